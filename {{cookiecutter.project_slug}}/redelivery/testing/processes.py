@@ -1,0 +1,73 @@
+"""Start a process that ends with the test that started it, find a free port, wait for something to come true."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody listens on right now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def start(command: list[str], **options) -> subprocess.Popen:
+    """Start a command in a process group of its own and return it.
+
+    On Linux the kernel kills it when the starting thread dies, so that even a SIGKILLed test run leaves nothing behind.
+    Options are those of `subprocess.Popen`.
+    """
+
+    def die_with_parent() -> None:
+        if _libc is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_parent, **options)
+
+
+def stop(process: subprocess.Popen, seconds: float = 10) -> int:
+    """Ask a started process to end, kill its group after so many seconds, and return its exit status."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+    kill_group(process)
+    return process.wait()
+
+
+def kill_group(process: subprocess.Popen) -> None:
+    """SIGKILL every process of the group that the started process leads."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def wait_until(true: Callable[[], object], seconds: float, what: str):
+    """Return the first true answer of a function; raise TimeoutError, naming what was waited for, after so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = true()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(0.01)
+
+
+def listens(port: int) -> bool:
+    """Tell whether something accepts connections on this port of 127.0.0.1."""
+    with socket.socket() as sock:
+        sock.settimeout(0.5)
+        return sock.connect_ex(("127.0.0.1", port)) == 0
