@@ -1,0 +1,255 @@
+"""Put the policy in force on a Celery app: everything that is derived from ``ack_policy.toml`` is set here only."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.app.annotations import prepare as prepare_annotations
+from celery.app.annotations import resolve_all as resolve_annotations
+from celery.app.routes import Router
+from celery.app.routes import prepare as prepare_routes
+from kombu import Exchange, Queue
+
+from redelivery import log, policy, publish, worker
+from redelivery.policy import Policy, PolicyError, TaskPolicy
+
+#: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for ever.
+EXIT_UNUSABLE = 3
+
+#: Brokers whose messages come back after a visibility timeout that is set on the client.
+VISIBILITY_TRANSPORTS = ("redis", "rediss", "redis+socket", "sentinel", "valkey", "valkeys")
+
+#: Settings that the policy decides, with the task attribute that Celery fills from each.
+TASK_SETTINGS = {
+    "acks_late": "task_acks_late",
+    "reject_on_worker_lost": "task_reject_on_worker_lost",
+    "time_limit": "task_time_limit",
+    "soft_time_limit": "task_soft_time_limit",
+    "retry_on_worker_lost": "task_retry_on_worker_lost",
+    "acks_on_failure": "task_acks_on_failure",
+    "acks_on_timeout": "task_acks_on_timeout",
+}
+
+
+class _Undeclared(int):
+    """The value 0, told from a False that somebody wrote: what tasks get that say nothing about ``acks_late``."""
+
+
+UNDECLARED = _Undeclared(0)
+
+
+@dataclass
+class InForce:
+    """What ``setup`` did to one app, kept for the checks."""
+
+    app: Celery
+    policy: Policy | None = None
+    #: Values of derived settings that the project had set by hand.
+    by_hand: dict[str, Any] = field(default_factory=dict)
+    #: The project's own annotations and routes, prepared by Celery.
+    annotations: list[Any] = field(default_factory=list)
+    routes: list[Any] = field(default_factory=list)
+    #: What each task said of itself before the policy was laid over it.
+    declared: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+_in_force: InForce | None = None
+
+
+def setup(app: Celery) -> None:
+    """Put the ack policy in force on ``app``; the one line to call after ``app.config_from_object(...)``.
+
+    Nothing is read here: it happens when the app reads its configuration, at the latest when Django is ready.
+    """
+    global _in_force
+    _in_force = InForce(app)
+    log.connect()
+    worker.connect(app)
+    if app.configured:
+        _apply(_in_force)
+    else:
+        app.on_after_configure.connect(_when_configured, sender=app, weak=False)
+
+
+def in_force() -> InForce | None:
+    """What was set up in this process, or None when ``setup`` was not called."""
+    return _in_force
+
+
+def ready() -> None:
+    """Called when Django is ready: have the app read its configuration now, so that mistakes show at the start."""
+    if _in_force is not None:
+        _in_force.app.conf.finalize()
+
+
+def refuse(message: object) -> None:
+    """Say on stderr why this process cannot run, and end it. Never returns.
+
+    Under ``runserver`` the status is 1: its reloader takes 3 as "start me again".
+    """
+    print(f"redelivery: {message}", file=sys.stderr, flush=True)
+    raise SystemExit(1 if os.environ.get("RUN_MAIN") == "true" else EXIT_UNUSABLE)
+
+
+def _when_configured(sender: Celery, **_: Any) -> None:
+    if _in_force is not None and _in_force.app is sender:
+        _apply(_in_force)
+
+
+def _apply(state: InForce) -> None:
+    try:
+        state.policy = policy.current()
+    except PolicyError as error:
+        if not _reports_checks():
+            refuse(error)
+        return  # the system check reports it
+    _remember(state)
+    _set_tasks(state)
+    _set_queues(state)
+    _set_delivery(state)
+
+
+def _reports_checks() -> bool:
+    """Whether this is a ``manage.py`` command, which shows the mistake as a system check; a server would hide it."""
+    program = Path(sys.argv[0] if sys.argv else "")
+    managed = program.name in ("manage.py", "django-admin") or program.parts[-2:] == ("django", "__main__.py")
+    return managed and "runserver" not in sys.argv[1:2]
+
+
+def _remember(state: InForce) -> None:
+    conf = state.app.conf
+    derived = (*TASK_SETTINGS.values(), "task_acks_on_failure_or_timeout", "worker_prefetch_multiplier")
+    state.by_hand = {name: conf[name] for name in derived if conf.value_set_for(name)}
+    state.by_hand["broker_transport_options"] = dict(conf.broker_transport_options or {})
+    state.annotations = list(prepare_annotations(conf.task_annotations))
+    state.routes = list(prepare_routes(conf.task_routes))
+
+
+def _set_tasks(state: InForce) -> None:
+    conf = state.app.conf
+    if "task_acks_late" not in state.by_hand:
+        conf.task_acks_late = UNDECLARED
+    conf.task_annotations = [PolicyAnnotations(state)]
+    conf.task_routes = [PolicyRoutes(state)]
+
+
+def _set_queues(state: InForce) -> None:
+    """Declare the policy's queues as Celery would by itself; queues that the project has declared stay as they are."""
+    conf, assert_policy = state.app.conf, state.policy
+    given = conf.task_queues or []
+    queues = list(
+        given
+        if not isinstance(given, Mapping)
+        else (q if isinstance(q, Queue) else Queue(name, **q) for name, q in given.items())
+    )
+    names = {queue.name for queue in queues}
+    for name in assert_policy.queues:
+        if name not in names:
+            queues.append(Queue(name, Exchange(name), routing_key=name))
+    conf.task_queues = queues
+    if not conf.value_set_for("task_default_queue"):
+        conf.task_default_queue = assert_policy.default_queue
+
+
+def _set_delivery(state: InForce) -> None:
+    conf, current = state.app.conf, state.policy
+    conf.worker_prefetch_multiplier = current.prefetch_multiplier
+    # A connection that drops gives its messages back at once: without this the second run starts beside the first one
+    # (measured). Celery 6 makes it the default.
+    if not conf.value_set_for("worker_cancel_long_running_tasks_on_connection_loss"):
+        conf.worker_cancel_long_running_tasks_on_connection_loss = True
+    if broker_scheme(state.app) in VISIBILITY_TRANSPORTS:
+        conf.broker_transport_options = {
+            **(conf.broker_transport_options or {}),
+            "visibility_timeout": current.visibility_timeout_s,
+            # kombu looks for expired messages every interval x throttle seconds: 100 by default (measured).
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+        }
+
+
+def broker_scheme(app: Celery) -> str:
+    """The transport of the broker's URL, such as ``redis``."""
+    url = app.conf.broker_url or ""
+    first = url[0] if isinstance(url, (list, tuple)) else url.split(";")[0]
+    return first.partition("://")[0]
+
+
+class PolicyAnnotations:
+    """The policy's annotations laid over the project's own. Celery lets the first annotation that fits win, and ``*``
+    win over names: so one object answers for all."""
+
+    def __init__(self, state: InForce) -> None:
+        self.state = state
+
+    def annotate(self, task: type) -> dict[str, Any]:
+        """The attributes to set on ``task``; called once for each task class, before any of them is set."""
+        own: dict[str, Any] = {}
+        for annotation in resolve_annotations(self.state.annotations, task):
+            own.update(annotation)
+        entry = self.state.policy.tasks.get(task.name)
+        if entry is None:
+            return own
+        self.state.declared[task.name] = self._declared(task)
+        around = publish.around(entry, self.state.policy)
+        if "@apply_async" in own:
+            around = _both(around, own["@apply_async"])
+        return {**own, **entry.annotation(), "@apply_async": around}
+
+    def annotate_any(self) -> None:
+        """Nothing: what the project says with ``*`` is part of ``annotate``."""
+
+    def _declared(self, task: type) -> dict[str, Any]:
+        """What the decorator or class says; Celery has filled by now from the settings what it left open."""
+        conf = self.state.app.conf
+        said = {name: getattr(task, name, None) for name in TASK_SETTINGS}
+        said = {
+            name: value
+            for name, value in said.items()
+            if value is not None
+            and not isinstance(value, _Undeclared)
+            and not self._is_default(conf, name, value)
+        }
+        said.update(
+            {name: getattr(task, name) for name in ("queue", "serializer") if getattr(task, name, None)}
+        )
+        return said
+
+    @staticmethod
+    def _is_default(conf: Any, name: str, value: Any) -> bool:
+        if name == "acks_late":
+            return (
+                conf.value_set_for("task_acks_late")
+                and not isinstance(conf.task_acks_late, _Undeclared)
+                and value == conf.task_acks_late
+            )
+        fallback = conf[TASK_SETTINGS[name]]
+        if fallback is None and name.startswith("acks_on"):
+            fallback = conf.task_acks_on_failure_or_timeout
+        return value == fallback
+
+
+class PolicyRoutes:
+    """The policy's queue for each of its tasks; what else the project's own routes say (a priority) is kept."""
+
+    def __init__(self, state: InForce) -> None:
+        self.state = state
+        self.own = Router(state.routes, app=state.app)
+
+    def __call__(self, name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any) -> Any:
+        route = self.own.lookup_route(name, args, kwargs, options, task)
+        entry: TaskPolicy | None = self.state.policy.tasks.get(name)
+        if entry is None:
+            return route
+        route = {} if route is None or isinstance(route, str) else dict(route)
+        return {**route, "queue": entry.queue}
+
+
+def _both(outer: Any, inner: Any) -> Any:
+    return lambda method: outer(inner(method))

@@ -1,0 +1,99 @@
+"""Publishing under the policy: what ``apply_async`` may not override, since it would beat the policy (measured)."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from redelivery.policy import Policy, TaskPolicy
+
+logger = logging.getLogger("redelivery")
+
+
+class PolicyViolation(ValueError):
+    """A call asks for what the ack policy rules out; the message names the task, the argument and the entry."""
+
+
+def around(entry: TaskPolicy, policy: Policy) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A wrapper for the ``apply_async`` of the task of ``entry``; Celery puts it there by its ``@`` annotation.
+
+    It holds for ``delay``, ``apply_async``, ``retry``, signatures, chains, groups and beat alike, since all of them call
+    ``apply_async``. A call that contradicts the policy raises ``PolicyViolation``; a retry is never refused, because
+    Celery would drop the message: it is brought within the policy and logged. Messages carry no time limits of their
+    own afterwards, so that the limits of the release that runs them hold, not of the one that sent them.
+    """
+
+    def wrap(apply_async: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(apply_async)
+        def checked(self: Any, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any) -> Any:
+            problems = dict(_problems(self, entry, policy, options))
+            if problems and not options.get("retries"):
+                raise PolicyViolation(
+                    f"{entry.name}: {next(iter(problems.values()))} ({policy.where(entry)})"
+                )
+            for text in problems.values():
+                logger.error("%s: retried within the policy: %s (%s)", entry.name, text, policy.where(entry))
+            _bring_within(problems, options, policy)
+            return apply_async(self, args, kwargs, *positional, **{**options, **NO_LIMITS})
+
+        return checked
+
+    return wrap
+
+
+NO_LIMITS = {"time_limit": None, "soft_time_limit": None}
+
+
+def _problems(task: Any, entry: TaskPolicy, policy: Policy, options: dict[str, Any]):
+    """Yield (argument, what is wrong with it)."""
+    for argument, allowed in (
+        ("time_limit", entry.time_limit_s),
+        ("soft_time_limit", entry.soft_time_limit_s),
+    ):
+        given = options.get(argument)
+        if given is not None and given != allowed:
+            yield (
+                argument,
+                f"{argument}={given} in the call contradicts {argument}_s = {allowed} of its entry",
+            )
+    queue = options.get("queue")
+    queue = getattr(queue, "name", queue)
+    if queue is not None and queue != entry.queue:
+        yield "queue", f'queue="{queue}" in the call contradicts queue = "{entry.queue}" of its entry'
+    waits_s = _seconds_ahead(task.app, options)
+    if waits_s > policy.longest_countdown_s:
+        argument = "eta" if options.get("eta") else "countdown"
+        yield (
+            argument,
+            (
+                f"{argument} is {waits_s:.0f} s ahead, more than longest_countdown_s = {policy.longest_countdown_s}: "
+                "keep what is due later in the database"
+            ),
+        )
+
+
+def _seconds_ahead(app: Any, options: dict[str, Any]) -> float:
+    """Seconds until the message is due; 0 for one without countdown or eta."""
+    if options.get("countdown"):
+        return float(options["countdown"])
+    eta = options.get("eta")
+    if isinstance(eta, str):
+        eta = datetime.fromisoformat(eta)
+    if not isinstance(eta, datetime):
+        return 0.0
+    if eta.tzinfo is None:
+        eta = eta.replace(tzinfo=app.timezone)
+    # A second of grace: an eta made from the longest countdown has already grown nearer by now, never further.
+    return (eta - datetime.now(UTC)).total_seconds()
+
+
+def _bring_within(problems: dict[str, str], options: dict[str, Any], policy: Policy) -> None:
+    """Change the options of a retry so that none of ``problems`` is left."""
+    if "queue" in problems:
+        options.pop("queue")
+    if "eta" in problems or "countdown" in problems:
+        options.pop("eta", None)
+        options["countdown"] = policy.longest_countdown_s
