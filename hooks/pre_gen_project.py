@@ -1,297 +1,299 @@
 """Look at the answers before anything is generated.
 
-Each validator below knows one rule. It gets all answers and returns the sentence that the user reads, or None.
-The first sentence ends the run with exit status 1. Nothing is written, deleted or fetched here: cookiecutter itself
-removes the empty folder that it made for the project.
+Each validator below knows one rule: it gets all answers, and returns the sentence that the user reads, or
+None. The first sentence ends the run with exit status 1. Nothing is written, deleted or fetched here;
+cookiecutter itself removes the empty folder that it made for the project.
 
-The answers come in as JSON inside of a raw string, so an answer is only ever data. (The spaces beside the quotes
-belong to it: without them an answer that is a string would end the literal.)
+The answers come in as JSON inside of a raw string, so an answer is only ever data. (The spaces beside the
+quotes belong to it: without them, an answer that is a string would end the literal.)
 
-A slug that could not even be a folder of its own (`..`, `a/b`, an empty one) is caught one step earlier, because
-cookiecutter makes the folder before it runs this hook: `__slug` in cookiecutter.json keeps what was answered, and
-puts `refused_slug` in its place.
+A slug that could not even be a folder of its own (`..`, `a/b`, an empty one) is caught one step earlier,
+because cookiecutter makes the folder before it runs this hook: `__slug` in cookiecutter.json keeps what was
+answered, and puts `refused_slug` in its place.
 """
 
 import json
 import re
 import sys
 
-# cookiecutter renders this file before it runs it; everything but the one line in main() is to stay as it is. {% raw %}
+# cookiecutter renders this file before it runs it; only one line of main() is meant to change. {% raw %}
 
-TEXT_ANSWERS = {"project_name": 80, "project_slug": 32, "description": 200, "author": 100, "domain": 253}
-"""The answers that are free text, with the most characters that each may have."""
+LONGEST = {"project_name": 80, "project_slug": 32, "description": 200, "author": 100, "domain": 253}
+"""The answers that are free text, and how many characters each may have (32: a Unix user)."""
 
-SLUG_PATTERN = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+SLUG = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
-LABEL_PATTERN = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
+LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
 """One part of a host name (RFC 1123)."""
 
-SYSTEM_NAMES = frozenset(
-    # Users and groups that Debian itself brings (base-passwd, and the groups of udev and systemd): `useradd` refuses
-    # a user whose group is there already.
+# `useradd` refuses a name that is taken, and a name whose group is taken.
+DEBIAN_USERS_AND_GROUPS = """
+    adm audio backup bin cdrom crontab daemon dialout dip disk fax floppy games gnats input irc kmem
+    kvm list lp mail man messagebus news nobody nogroup operator plugdev polkitd proxy render root
+    sasl sgx shadow src ssh sshd staff sudo sync sys tape tss tty users utmp uucp uuidd video voice
+    wheel
+"""
+USERS_OF_SERVICES = """
+    apache avahi bind caddy celery chrony clamav colord consul debian dnsmasq docker dovecot
+    elasticsearch etcd exim ftp git gitlab grafana haproxy http httpd influxdb jenkins kafka ldap
+    libvirt lxd mailman memcache memcached minio mongodb munin mysql nagios named nginx ntp ntpd
+    odoo openldap opendkim openvpn pgbouncer postfix postgres postgresql prometheus rabbitmq redis
+    saned sentry snmp squid stunnel4 supervisor tomcat traefik unbound valkey varnish vault vmail
+    www zabbix zookeeper
+"""
+# The units of the service are called `<slug>-<queue>@...`; systemd has a `serial-getty@` and a `user@`.
+UNITS_OF_SYSTEMD = """
+    autovt console container dbus emergency getty init initrd kmod ldconfig modprobe networking
+    quotaon rescue serial session syslog system systemd udev user
+"""
+TAKEN_ON_A_SERVER = {*DEBIAN_USERS_AND_GROUPS.split(), *USERS_OF_SERVICES.split(), *UNITS_OF_SYSTEMD.split()}
+
+
+# PostgreSQL's own databases and roles, and its reserved words (pg_get_keywords, categories R and T): CREATE
+# DATABASE and CREATE ROLE take the words in quotes only, `none` and `public` not at all (measured).
+TAKEN_IN_POSTGRESQL = set(
     """
-    adm audio backup bin cdrom crontab daemon dialout dip disk fax floppy games gnats input irc kmem kvm list lp mail
-    man messagebus news nobody nogroup operator plugdev polkitd proxy render root sasl sgx shadow src ssh sshd staff
-    sudo sync sys tape tss tty users utmp uucp uuidd video voice wheel
-    """
-    # Users of the services that one finds beside a web service.
-    """
-    apache avahi bind caddy celery chrony clamav colord consul debian dnsmasq docker dovecot elasticsearch etcd exim
-    ftp git gitlab grafana haproxy http httpd influxdb jenkins kafka ldap libvirt lxd mailman memcache memcached
-    minio mongodb munin mysql nagios named nginx ntp ntpd odoo openldap opendkim openvpn pgbouncer postfix postgres
-    postgresql prometheus rabbitmq redis saned sentry snmp squid stunnel4 supervisor tomcat traefik unbound valkey
-    varnish vault vboxadd vmail www zabbix zookeeper
-    """
-    # First words of unit names that systemd owns (`serial-getty@.service`, `user@.service` and the like).
-    """
-    autovt console container dbus emergency getty init initrd kmod ldconfig modprobe networking quotaon rescue serial
-    session syslog system systemd udev user
+    postgres template0 template1 none public
+
+    all analyse analyze and any array as asc asymmetric authorization binary both case cast check
+    collate collation column concurrently constraint create cross current_catalog current_date
+    current_role current_schema current_time current_timestamp current_user default deferrable desc
+    distinct do else end except false fetch for foreign freeze from full grant group having ilike in
+    initially inner intersect into is isnull join lateral leading left like limit localtime
+    localtimestamp natural not notnull null offset on only or order outer overlaps placing primary
+    references returning right select session_user similar some symmetric system_user table
+    tablesample then to trailing true union unique user using variadic verbose when where window
+    with
     """.split()
 )
 
-SQL_NAMES = frozenset(
-    # Databases and roles that PostgreSQL owns.
+# Folders of the service, those of its next versions included, and what it imports.
+PACKAGES = set(
     """
-    postgres template0 template1 public none
-    """
-    # Its reserved words (pg_get_keywords, category R, of PostgreSQL 15 to 17): CREATE DATABASE takes them in quotes only.
-    """
-    all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create
-    current_catalog current_date current_role current_time current_timestamp current_user default deferrable desc
-    distinct do else end except false fetch for foreign from grant group having in initially intersect into lateral
-    leading limit localtime localtimestamp not null offset on only or order placing primary references returning
-    select session_user some symmetric system_user table then to trailing true union unique user using variadic when
-    where window with
-    """.split()
-)
-
-PACKAGES = frozenset(
-    # Top folders of the generated service, those of its next releases included, and what it imports.
-    """
-    service redelivery onboarding leads payments tests dev deploy examples django celery kombu gunicorn environ
-    whitenoise psycopg manage site test python
+    deploy dev examples leads manage onboarding payments redelivery service test tests
+    celery django environ gunicorn kombu psycopg python site whitenoise
     """.split()
 )
 
 
-def shown(value):
-    """Write an answer so that it can stand in a message: in quotes, control characters visible, cut when long.
+def shown(text):
+    r"""Return the text as a message can show it: in quotes, control characters visible, cut when long.
 
-    >>> shown("Bob's\\tBikes")
-    '"Bob\\'s\\\\tBikes"'
+    >>> print(shown("Bob's\tBikes"))
+    "Bob's\tBikes"
     >>> len(shown("a" * 500))
     65
     """
-    return repr(value if len(value) <= 60 else value[:60] + "...")
+    return repr(text if len(text) <= 60 else text[:60] + "...")
 
 
-def texts_are_one_printable_line(answers):
-    """An answer is one line that can be printed: no newline, no control or invisible character, no lone surrogate.
+def first_that_holds(answers, forbidden):
+    """Return (name, answer, found) for the first text that holds one of the forbidden strings, or None.
 
-    >>> texts_are_one_printable_line({"author": "Zoë O'Neill", "description": "100 % of \\"it\\""})
-    >>> texts_are_one_printable_line({"author": "Ann\\nBob"})
-    "author 'Ann\\\\nBob' holds '\\\\n', which cannot be printed on one line: leave it out."
+    >>> first_that_holds({"author": "Ann", "domain": "a;b"}, ("$", ";"))
+    ('domain', 'a;b', ';')
     """
-    for name in TEXT_ANSWERS:
-        for character in answers.get(name, ""):
-            if not character.isprintable():
-                return (
-                    f"{name} {shown(answers[name])} holds {character!r}, which cannot be printed on one line: "
-                    "leave it out."
-                )
-    return None
-
-
-def texts_hold_no_template_code(answers):
-    """An answer holds no Jinja: the answers are recorded, and the next update renders what was recorded.
-
-    >>> texts_hold_no_template_code({"description": "50 % {off} for $5"})
-    >>> texts_hold_no_template_code({"project_name": "{{ 7 * 7 }}"})
-    "project_name '{{ 7 * 7 }}' holds '{{', which a later update would run as template code: leave it out."
-    """
-    for name in TEXT_ANSWERS:
-        for code in ("{{", "}}", "{%", "%}", "{#", "#}"):
-            if code in answers.get(name, ""):
-                return (
-                    f"{name} {shown(answers[name])} holds {code!r}, which a later update would run as template "
-                    "code: leave it out."
-                )
-    return None
-
-
-def texts_hold_no_shell_code(answers):
-    """An answer holds no backslash and nothing that a shell or a Makefile would run.
-
-    >>> texts_hold_no_shell_code({"description": "Sells at $5 a piece"})
-    >>> texts_hold_no_shell_code({"description": "$(touch x)"})
-    "description '$(touch x)' holds '$(', which has a meaning in the files it is written to: leave it out."
-    """
-    for name in TEXT_ANSWERS:
-        for code in ("\\", "`", "$(", "${"):
-            if code in answers.get(name, ""):
-                return (
-                    f"{name} {shown(answers[name])} holds {code!r}, which has a meaning in the files it is written "
-                    "to: leave it out."
-                )
+    for name in LONGEST:
+        for found in forbidden:
+            if found in answers.get(name, ""):
+                return name, answers[name], found
     return None
 
 
 def texts_are_texts(answers):
-    """An answer is text: a config file can hold a list, a mapping or nothing at all in its place.
+    """A config file can hold a number, a list or nothing where a text belongs.
 
     >>> texts_are_texts({"author": "Ann"})
-    >>> texts_are_texts({"author": None})
-    'author is null, which is no text: write it between quotes.'
+    >>> print(texts_are_texts({"author": None}))
+    author is null, which is no text: write it between quotes.
     """
-    for name in TEXT_ANSWERS:
+    for name in LONGEST:
         if not isinstance(answers.get(name, ""), str):
             return f"{name} is {json.dumps(answers[name])}, which is no text: write it between quotes."
     return None
 
 
 def texts_are_there_and_trimmed(answers):
-    """An answer is not empty, and does not begin or end with a space.
+    """An answer is not empty, and has no space at either end.
 
-    >>> texts_are_there_and_trimmed({"project_slug": "", "author": "Ann"})
-    'project_slug is empty: give it at least one letter.'
-    >>> texts_are_there_and_trimmed({"project_slug": "shop", "author": " Ann"})
-    "author ' Ann' begins or ends with a space: leave that out."
+    >>> texts_are_there_and_trimmed({"project_slug": "shop", "author": "Ann"})
+    >>> print(texts_are_there_and_trimmed({"project_slug": "", "author": "Ann"}))
+    project_slug is empty: give it at least one letter.
+    >>> print(texts_are_there_and_trimmed({"project_slug": "shop", "author": " Ann"}))
+    author ' Ann' begins or ends with white space: leave that out.
     """
-    for name in TEXT_ANSWERS:
-        value = answers.get(name, "x")
-        if not value.strip():
+    for name in LONGEST:
+        text = answers.get(name, "x")
+        if not text.strip():
             return f"{name} is empty: give it at least one letter."
-        if value != value.strip():
-            return f"{name} {shown(value)} begins or ends with a space: leave that out."
+        if text != text.strip():
+            return f"{name} {shown(text)} begins or ends with white space: leave that out."
     return None
+
+
+def texts_can_be_printed_on_one_line(answers):
+    r"""No newline, no control character, nothing invisible, no half of a surrogate pair.
+
+    >>> texts_can_be_printed_on_one_line({"author": "Zoë O'Neill", "description": '100 % of "it"'})
+    >>> print(texts_can_be_printed_on_one_line({"author": "Ann\nBob"}))
+    author 'Ann\nBob' holds '\n', which cannot be printed on one line: leave it out.
+    """
+    for name in LONGEST:
+        for character in answers.get(name, ""):
+            if not character.isprintable():
+                reason = "which cannot be printed on one line: leave it out."
+                return f"{name} {shown(answers[name])} holds {character!r}, {reason}"
+    return None
+
+
+def texts_hold_no_template_code(answers):
+    """The answers are recorded, and an update renders what was recorded: Jinja in it would run then.
+
+    >>> texts_hold_no_template_code({"description": "50 % {off} for $5"})
+    >>> print(texts_hold_no_template_code({"project_name": "{{ 7 * 7 }}"}))
+    project_name '{{ 7 * 7 }}' holds '{{', which an update would run as template code: leave it out.
+    """
+    if found := first_that_holds(answers, ("{{", "}}", "{%", "%}", "{#", "#}")):
+        name, text, code = found
+        reason = "which an update would run as template code: leave it out."
+        return f"{name} {shown(text)} holds {code!r}, {reason}"
+    return None
+
+
+def texts_hold_no_shell_code(answers):
+    r"""No backslash, and nothing that a shell would run.
+
+    >>> texts_hold_no_shell_code({"description": "Sells at $5 a piece"})
+    >>> print(texts_hold_no_shell_code({"description": "$(touch x)"}))
+    description '$(touch x)' holds '$(', which a shell could run: leave it out.
+    >>> print(texts_hold_no_shell_code({"author": "a\\b"}))
+    author 'a\\b' holds '\\', which a shell could run: leave it out.
+    """
+    if found := first_that_holds(answers, ("\\", "`", "$(", "${")):
+        name, text, code = found
+        return f"{name} {shown(text)} holds {code!r}, which a shell could run: leave it out."
+    return None
+
+
+def slug_is_made_of_plain_words(answers):
+    """Lower-case ASCII letters and digits, words joined by single underscores, a letter first.
+
+    >>> slug_is_made_of_plain_words({"project_slug": "bike_shop2"})
+    >>> print(slug_is_made_of_plain_words({"project_slug": "Bike-Shop"}))  # doctest: +ELLIPSIS
+    project_slug 'Bike-Shop' must begin with a letter a-z and go on with a-z, 0-9 and single ...
+    """
+    slug = answers["project_slug"]
+    if SLUG.fullmatch(slug):
+        return None
+    return (
+        f"project_slug {shown(slug)} must begin with a letter a-z and go on with a-z, 0-9 and single "
+        "underscores between them, like 'bike_shop': "
+        "it names a folder, a Unix user, systemd units and a database at once."
+    )
 
 
 def texts_are_short(answers):
     """An answer is no longer than the place that it is written to.
 
     >>> texts_are_short({"project_slug": "a" * 32})
-    >>> texts_are_short({"project_slug": "shop" * 10})
-    "project_slug 'shopshopshopshopshopshopshopshopshopshop' has 40 characters: at most 32 fit."
+    >>> print(texts_are_short({"project_slug": "abcd" * 10}))
+    project_slug 'abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd' has 40 characters, and at most 32 fit: shorten it.
     """
-    for name, limit in TEXT_ANSWERS.items():
-        value = answers.get(name, "")
-        if len(value) > limit:
-            return f"{name} {shown(value)} has {len(value)} characters: at most {limit} fit."
+    for name, most in LONGEST.items():
+        text = answers.get(name, "")
+        if len(text) > most:
+            return f"{name} {shown(text)} has {len(text)} characters, and at most {most} fit: shorten it."
     return None
 
 
-def slug_is_made_of_plain_letters(answers):
-    """The slug is lower-case ASCII words and digits, joined by single underscores, and begins with a letter.
+def slug_is_free_on_a_server(answers):
+    """Neither a user, nor a group, nor the first word of a unit of systemd's own.
 
-    >>> slug_is_made_of_plain_letters({"project_slug": "bike_shop2"})
-    >>> slug_is_made_of_plain_letters({"project_slug": "Bike-Shop"})
-    "project_slug 'Bike-Shop' must begin with a letter a-z and go on with a-z, 0-9 and single underscores, like \
-'bike_shop': it names a folder, a Unix user, systemd units and a database at once."
+    >>> slug_is_free_on_a_server({"project_slug": "rooted"})
+    >>> print(slug_is_free_on_a_server({"project_slug": "root"}))
+    project_slug 'root' is a user, group or unit that servers have already: choose another, like 'root_app'.
     """
     slug = answers["project_slug"]
-    if SLUG_PATTERN.fullmatch(slug):
-        return None
-    return (
-        f"project_slug {shown(slug)} must begin with a letter a-z and go on with a-z, 0-9 and single underscores, "
-        "like 'bike_shop': it names a folder, a Unix user, systemd units and a database at once."
-    )
-
-
-def slug_is_no_system_user(answers):
-    """The slug is free as a Unix user, as its group, and as the first word of unit names.
-
-    >>> slug_is_no_system_user({"project_slug": "rooted"})
-    >>> slug_is_no_system_user({"project_slug": "root"})
-    "project_slug 'root' is the name of a user, group or unit that a server has already: choose another, like \
-'root_service'."
-    """
-    slug = answers["project_slug"]
-    if slug in SYSTEM_NAMES or slug.startswith("systemd_"):
-        return (
-            f"project_slug {shown(slug)} is the name of a user, group or unit that a server has already: choose "
-            f"another, like '{slug}_service'."
-        )
+    if slug in TAKEN_ON_A_SERVER or slug.startswith("systemd_"):
+        reason = "is a user, group or unit that servers have already"
+        return f"project_slug {shown(slug)} {reason}: choose another, like '{slug}_app'."
     return None
 
 
 def slug_is_free_in_postgresql(answers):
-    """The slug is no word, role or database of PostgreSQL's own, and not the test database of another service.
+    """No word, role or database of PostgreSQL's own, and not the test database of another service.
 
     >>> slug_is_free_in_postgresql({"project_slug": "orders"})
-    >>> slug_is_free_in_postgresql({"project_slug": "order"})
-    "project_slug 'order' is a name that PostgreSQL keeps for itself: choose another, like 'order_service'."
+    >>> print(slug_is_free_in_postgresql({"project_slug": "order"}))
+    project_slug 'order' is a name that PostgreSQL keeps for itself: choose another, like 'order_app'.
+    >>> print(slug_is_free_in_postgresql({"project_slug": "test_shop"}))
+    project_slug 'test_shop' is the database that the tests of a service 'shop' make and drop: choose another.
     """
     slug = answers["project_slug"]
-    if slug in SQL_NAMES or slug.startswith("pg_"):
-        better = slug.removeprefix("pg_") + "_service"
-        return f"project_slug {shown(slug)} is a name that PostgreSQL keeps for itself: choose another, like '{better}'."
+    if slug in TAKEN_IN_POSTGRESQL or slug.startswith("pg_"):
+        better = slug.removeprefix("pg_") + "_app"
+        reason = "is a name that PostgreSQL keeps for itself"
+        return f"project_slug {shown(slug)} {reason}: choose another, like '{better}'."
     if slug.startswith("test_"):
-        return (
-            f"project_slug {shown(slug)} is the database that the tests of a service called "
-            f"'{slug.removeprefix('test_')}' would drop: choose one that does not begin with 'test_'."
-        )
+        reason = f"is the database that the tests of a service '{slug.removeprefix('test_')}' make and drop"
+        return f"project_slug {shown(slug)} {reason}: choose another."
     return None
 
 
 def slug_is_no_package(answers):
-    """The slug is not the name of a package inside of the service, or of one that it imports.
+    """Not the name of a package of the service, nor of one that it imports.
 
     >>> slug_is_no_package({"project_slug": "services"})
-    >>> slug_is_no_package({"project_slug": "service"})
-    "project_slug 'service' is also the name of a package in the service, or of one that it imports: choose another, \
-like 'my_service'."
+    >>> print(slug_is_no_package({"project_slug": "service"}))
+    project_slug 'service' is a package of the service, or one it imports: choose another, like 'my_service'.
     """
     slug = answers["project_slug"]
     if slug in PACKAGES:
-        return (
-            f"project_slug {shown(slug)} is also the name of a package in the service, or of one that it imports: "
-            f"choose another, like 'my_{slug}'."
-        )
+        reason = "is a package of the service, or one it imports"
+        return f"project_slug {shown(slug)} {reason}: choose another, like 'my_{slug}'."
     return None
 
 
 def name_fits_into_the_environment(answers):
-    """The name goes into `.env` between double quotes, where systemd, a shell and Python must read the same.
+    """The name goes into `.env` between double quotes, where systemd, shells and Python must read the same.
 
     >>> name_fits_into_the_environment({"project_name": "O'Neill & Søn, 100 %"})
-    >>> name_fits_into_the_environment({"project_name": 'The "Shop"'})
-    'project_name \\'The "Shop"\\' holds \\'"\\', which cannot stand in the .env file: leave it out.'
+    >>> print(name_fits_into_the_environment({"project_name": 'The "Shop"'}))
+    project_name 'The "Shop"' holds '"', which cannot stand in an .env file: leave it out.
     """
+    name = answers["project_name"]
     for character in '"$':
-        if character in answers["project_name"]:
-            return (
-                f"project_name {shown(answers['project_name'])} holds {character!r}, which cannot stand in the .env "
-                "file: leave it out."
-            )
+        if character in name:
+            reason = "which cannot stand in an .env file: leave it out."
+            return f"project_name {shown(name)} holds {character!r}, {reason}"
     return None
 
 
 def domain_is_a_host_name(answers):
-    """The domain is a host name with at least one dot: no scheme, port, path or address, international ones as xn--.
+    """A host name with a dot in it: no scheme, port, path or address, and international names as xn--.
 
     >>> domain_is_a_host_name({"domain": "shop.example.com"})
-    >>> domain_is_a_host_name({"domain": "https://example.com/"})
-    "domain 'https://example.com/' is not a host name like 'shop.example.com' (lower case, no scheme, port or path, \
-international names in their xn-- form)."
+    >>> print(domain_is_a_host_name({"domain": "https://example.com/"}))  # doctest: +ELLIPSIS
+    domain 'https://example.com/' is no host name like 'shop.example.com': ...
     """
     labels = answers["domain"].split(".")
-    if len(labels) >= 2 and all(LABEL_PATTERN.fullmatch(label) for label in labels) and not labels[-1].isdigit():
+    if len(labels) >= 2 and all(LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit():
         return None
     return (
-        f"domain {shown(answers['domain'])} is not a host name like 'shop.example.com' (lower case, no scheme, port "
-        "or path, international names in their xn-- form)."
+        f"domain {shown(answers['domain'])} is no host name like 'shop.example.com': lower case, a dot, "
+        "no scheme, port or path, international names in their xn-- form."
     )
 
 
 VALIDATORS = (
     texts_are_texts,
     texts_are_there_and_trimmed,
-    texts_are_one_printable_line,
+    texts_can_be_printed_on_one_line,
     texts_hold_no_template_code,
     texts_hold_no_shell_code,
-    slug_is_made_of_plain_letters,
+    slug_is_made_of_plain_words,
     texts_are_short,
-    slug_is_no_system_user,
+    slug_is_free_on_a_server,
     slug_is_free_in_postgresql,
     slug_is_no_package,
     name_fits_into_the_environment,

@@ -36,7 +36,7 @@ def fill_in_secret(example: str, secret: str) -> str:
 def write_once(target: Path, text: str) -> bool:
     """Write the file, readable for its owner only; False when there is one already.
 
-    It appears with its whole content or not at all, and two runs at once make one file: `link` does not replace.
+    It appears with its whole content or not at all, and of two runs at once one wins: `link` never replaces.
     """
     handle, draft = tempfile.mkstemp(prefix=f"{target.name}.", dir=target.parent)  # mode 0600
     try:

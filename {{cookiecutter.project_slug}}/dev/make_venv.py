@@ -1,4 +1,4 @@
-"""Make the virtual environment, or bring it up to date with the requirements file. Quick when nothing is to do.
+"""Make the virtual environment, or bring it up to date with the requirements. Quick when nothing is to do.
 
 Usage: python dev/make_venv.py .venv requirements-dev.txt
 
@@ -20,7 +20,7 @@ def version():
 
 
 def wanted_stamp(requirements):
-    """Return what the stamp says when the environment is up to date: the Python, and a hash of the requirements."""
+    """Return what an up-to-date environment has in its stamp: the Python, and a hash of the requirements."""
     with open(requirements, "rb") as file:
         return "Python %s, %s\n" % (version(), hashlib.sha256(file.read()).hexdigest())
 
@@ -35,7 +35,7 @@ def read_stamp(venv):
 
 
 def refusal(venv):
-    """Return the sentence that says why this Python cannot make (or use) the environment; None when it can."""
+    """Return the sentence that says why this Python cannot make or use the environment; None when it can."""
     if sys.version_info < OLDEST:
         return (
             "%s is Python %s, and the service needs %d.%d or newer: "
@@ -64,7 +64,7 @@ def refusal(venv):
 def install(venv, requirements):
     """Make the environment when it is not there, and install the requirements, hashes checked.
 
-    Returns the sentence that says what failed, or None. The program that failed has printed its own words before.
+    Returns the sentence that says what failed, or None. What the failing program printed stands before it.
     """
     python = os.path.join(venv, "bin", "python")
     if not os.path.exists(os.path.join(venv, "bin", "pip")):
