@@ -1,0 +1,191 @@
+"""Generate services from a clean copy of the template, watched and away from the user's own files.
+
+The copy holds what a clone would: caches and leftovers in the working tree do not reach the generated services.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+QUESTIONS = ("project_name", "project_slug", "description", "author", "domain", "ci", "worked_examples")
+CI_KINDS = ("github", "gitlab", "none")
+
+WATCHER = '''
+"""Write down what this Python, and each Python that it starts, runs and connects to."""
+import json, os, sys
+
+def note(event, arguments):
+    if event in ("subprocess.Popen", "os.system", "os.exec", "socket.connect", "socket.getaddrinfo"):
+        with open(os.environ["WATCHER_LOG"], "a") as log:
+            log.write(json.dumps([event, repr(arguments)]) + "\\n")
+
+sys.addaudithook(note)
+'''
+
+bake_seconds: list[float] = []
+
+
+@dataclass
+class Run:
+    """What one run of cookiecutter did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    sandbox: Path  # the folder that it ran in, with `out` (the --output-dir) and nothing else
+    events: list  # programs started and connections made, of cookiecutter and its hook
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the errors."""
+        return self.stderr.partition("\n")[0]
+
+    @property
+    def left_behind(self) -> list[str]:
+        """Every path below the sandbox, except for the empty folder `out`."""
+        paths = sorted(path.relative_to(self.sandbox).as_posix() for path in self.sandbox.rglob("*"))
+        return [path for path in paths if path != "out"]
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory) -> Path:
+    """A copy of the template with the files that git knows or would add, as they are now."""
+    copy = tmp_path_factory.mktemp("template") / "template"
+    listing = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in filter(None, files):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory) -> Path:
+    """A home folder for cookiecutter, which writes replay files there, with the watcher beside it."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "watcher").mkdir()
+    (home / "watcher" / "sitecustomize.py").write_text(WATCHER)
+    return home
+
+
+@pytest.fixture
+def cookiecutter(template, home, tmp_path):
+    """Return a function that runs `cookiecutter TEMPLATE` in an empty sandbox, and returns a `Run`.
+
+    Arguments: `arguments` for the command line; `typed`, the lines typed at the prompts; `config`, the
+    `default_context` of a config file; `sandbox`, another place for it to run in.
+    """
+
+    def run(*arguments, typed=None, config=None, sandbox=tmp_path / "sandbox"):
+        (sandbox / "out").mkdir(parents=True, exist_ok=True)
+        log = home / "events"
+        log.write_text("")
+        command = [sys.executable, "-m", "cookiecutter", str(template), "--output-dir", str(sandbox / "out")]
+        if config is not None:
+            (home / "config.yaml").write_text(json.dumps({"default_context": config}))
+            command += ["--config-file", str(home / "config.yaml")]
+        if typed is None:
+            command.append("--no-input")
+        environment = {
+            **os.environ,
+            "HOME": str(home),
+            "PYTHONPATH": str(home / "watcher"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "WATCHER_LOG": str(log),
+        }
+        begin = time.perf_counter()
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=sandbox,
+            env=environment,
+            input=None if typed is None else "".join(f"{line}\n" for line in typed),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+        )
+        if done.returncode == 0:
+            bake_seconds.append(time.perf_counter() - begin)
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        return Run(done.returncode, done.stdout, done.stderr, sandbox, events)
+
+    return run
+
+
+@pytest.fixture
+def bake(cookiecutter):
+    """Return a function that generates a service with the given answers, and returns its folder."""
+
+    def generate(sandbox=None, **answers):
+        answers = {"project_slug": "shop", **answers}
+        place = {} if sandbox is None else {"sandbox": sandbox}
+        run = cookiecutter(*(f"{name}={value}" for name, value in answers.items()), **place)
+        assert run.returncode == 0, run.stderr
+        return run.sandbox / "out" / answers["project_slug"]
+
+    return generate
+
+
+@pytest.fixture(scope="session")
+def service_venv() -> Path:
+    """The virtual environment that all generated services of these tests share; made by their own script."""
+    venv = Path(os.environ.get("SERVICE_VENV", ROOT / ".venv-service"))
+    service = ROOT / "{{cookiecutter.project_slug}}"
+    subprocess.run(
+        [sys.executable, service / "dev" / "make_venv.py", venv, service / "requirements-dev.txt"], check=True
+    )
+    return venv
+
+
+@pytest.fixture
+def run_in(service_venv):
+    """Return a function that runs a program of the services' environment in a folder, and asserts that it succeeds.
+
+    `run_in(folder, "ruff", "check", ".")`; `make` gets the environment as VENV; `env` adds variables.
+    """
+
+    def run(folder, program, *arguments, env=None, timeout=120):
+        command = [program, *arguments]
+        if program == "make":
+            command += [f"VENV={service_venv}", f"PYTHON={sys.executable}"]
+        else:
+            command[0] = str(service_venv / "bin" / program)
+        clean = {
+            name: os.environ[name]
+            for name in ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+            if name in os.environ
+        }
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**clean, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+        )
+        assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how long the bakes took, the start of cookiecutter included."""
+    if bake_seconds:
+        terminalreporter.write_line(
+            f"{len(bake_seconds)} bakes: {statistics.median(bake_seconds):.2f} s in the median, "
+            f"{min(bake_seconds):.2f} to {max(bake_seconds):.2f} s."
+        )
