@@ -1,0 +1,11 @@
+"""How gunicorn serves this service; GUNICORN_CMD_ARGS and the command line win over this file."""
+
+wsgi_app = "service.wsgi:application"
+bind = "127.0.0.1:8000"
+# Two processes with a few threads each: requests here wait for the database and the broker, they do not
+# compute.
+workers = 2
+threads = 4
+# Seconds that a stop gives requests in flight. The slowest one waits 3 s for a broker that is away.
+graceful_timeout = 20
+accesslog = "-"
