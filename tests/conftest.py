@@ -1,6 +1,6 @@
 """Generate services from a clean copy of the template, watched and away from the user's own files.
 
-The copy holds what a clone would: caches and leftovers in the working tree do not reach the generated services.
+The copy holds what a clone would: caches and leftovers in the working tree do not reach the services.
 """
 
 import json
@@ -83,14 +83,15 @@ def cookiecutter(template, home, tmp_path):
     """Return a function that runs `cookiecutter TEMPLATE` in an empty sandbox, and returns a `Run`.
 
     Arguments: `arguments` for the command line; `typed`, the lines typed at the prompts; `config`, the
-    `default_context` of a config file; `sandbox`, another place for it to run in.
+    `default_context` of a config file; `sandbox`, another place for it to run in; `source`, the template as a
+    URL.
     """
 
-    def run(*arguments, typed=None, config=None, sandbox=tmp_path / "sandbox"):
+    def run(*arguments, typed=None, config=None, sandbox=tmp_path / "sandbox", source=template):
         (sandbox / "out").mkdir(parents=True, exist_ok=True)
         log = home / "events"
         log.write_text("")
-        command = [sys.executable, "-m", "cookiecutter", str(template), "--output-dir", str(sandbox / "out")]
+        command = [sys.executable, "-m", "cookiecutter", str(source), "--output-dir", str(sandbox / "out")]
         if config is not None:
             (home / "config.yaml").write_text(json.dumps({"default_context": config}))
             command += ["--config-file", str(home / "config.yaml")]
@@ -149,9 +150,10 @@ def service_venv() -> Path:
 
 @pytest.fixture
 def run_in(service_venv):
-    """Return a function that runs a program of the services' environment in a folder, and asserts that it succeeds.
+    """Return a function that runs a program of the services' environment in a folder and returns its output.
 
-    `run_in(folder, "ruff", "check", ".")`; `make` gets the environment as VENV; `env` adds variables.
+    `run_in(folder, "ruff", "check", ".")`; `make` gets the environment as VENV; `env` adds variables. A program
+    that fails fails the test.
     """
 
     def run(folder, program, *arguments, env=None, timeout=120):
@@ -176,7 +178,8 @@ def run_in(service_venv):
             errors="replace",
             timeout=timeout,
         )
-        assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}"
+        if done.returncode != 0:
+            pytest.fail(f"{command} ended with {done.returncode}:\n{done.stdout}", pytrace=False)
         return done.stdout
 
     return run
