@@ -10,6 +10,6 @@ class RedeliveryConfig(AppConfig):
     verbose_name = "Redelivery"
 
     def ready(self) -> None:
-        from redelivery import force
+        from redelivery import checks, force  # noqa: F401  importing the checks registers them
 
         force.ready()

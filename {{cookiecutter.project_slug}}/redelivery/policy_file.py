@@ -251,6 +251,8 @@ class _Reader:
     # -- values
 
     def fail(self, path: KeyPath, message: str) -> NoReturn:
+        if path[:1] == ("tasks",) and len(path) > 2 and path[1] not in message:
+            message = f"task {path[1]}: {message}"
         raise PolicyError(self.path, self.line(path), message)
 
     def line(self, path: KeyPath) -> int:

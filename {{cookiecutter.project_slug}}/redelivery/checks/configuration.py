@@ -1,0 +1,162 @@
+"""Checks of Celery's settings: what the policy decides, what Celery does not know, what makes a promise void."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from celery import concurrency
+from celery.app.defaults import SETTING_KEYS
+from celery.app.defaults import _TO_NEW_KEY as NEW_NAMES
+from celery.concurrency.prefork import TaskPool
+from django.conf import settings
+from django.core.checks import CheckMessage, Error
+
+from redelivery.force import TASK_SETTINGS, InForce
+
+#: Read by Celery's Django fix-up, though it is not in Celery's list of settings.
+EXTRA_SETTINGS = {"CELERY_DB_REUSE_MAX"}
+JSON = {"json", "application/json"}
+
+
+def decided_by_policy(state: InForce) -> Iterator[CheckMessage]:
+    """Settings given by hand that say something else than the policy."""
+    policy = state.policy
+    for attribute, setting in TASK_SETTINGS.items():
+        if setting not in state.by_hand:
+            continue
+        given = state.by_hand[setting]
+        for entry in policy.tasks.values():
+            wanted = entry.annotation()[attribute]
+            if given is not None and given != wanted:
+                yield _contradiction(
+                    state, setting, given, f"entry {entry.name} in {policy.where(entry)} means {wanted!r}"
+                )
+                break
+    if state.by_hand.get("task_acks_on_failure_or_timeout", True) is not True:
+        yield _contradiction(
+            state,
+            "task_acks_on_failure_or_timeout",
+            False,
+            "with it a task over its time limit runs again for ever",
+        )
+    multiplier = state.by_hand.get("worker_prefetch_multiplier", policy.prefetch_multiplier)
+    if multiplier != policy.prefetch_multiplier:
+        yield _contradiction(
+            state,
+            "worker_prefetch_multiplier",
+            multiplier,
+            f"{policy.where()} computes the visibility timeout for {policy.prefetch_multiplier}",
+        )
+    options = state.by_hand["broker_transport_options"]
+    visibility = options.get("visibility_timeout", policy.visibility_timeout_s)
+    if visibility != policy.visibility_timeout_s:
+        yield _contradiction(
+            state,
+            "broker_transport_options",
+            f"visibility_timeout {visibility}",
+            f"{policy.where()} derives {policy.visibility_timeout_s} s from its time limits",
+        )
+
+
+def unknown_settings(state: InForce) -> Iterator[CheckMessage]:
+    """Django settings that look like Celery's, but that Celery does not read, or only under an old name."""
+    namespace = state.app.namespace
+    for name in sorted(dir(settings)):
+        if not name.startswith("CELERY") or name in EXTRA_SETTINGS or _is_read(name, namespace):
+            continue
+        if namespace and name in NEW_NAMES:
+            yield Error(
+                f"{name} is an old name, which Celery reads only until version 6.",
+                hint=f"Rename it to {_setting(state, NEW_NAMES[name])}.",
+                id="redelivery.E010",
+            )
+            continue
+        better = _nearest(name, namespace)
+        yield Error(
+            f"Celery does not know the setting {name}, so it does nothing.",
+            hint=f"Is {better} meant?"
+            if better
+            else "Remove it, or rename it if it is not meant for Celery.",
+            id="redelivery.E010",
+        )
+
+
+def pool(state: InForce) -> Iterator[CheckMessage]:
+    """Pools that cannot enforce a time limit, and a remapped SIGTERM."""
+    name = state.app.conf.worker_pool
+    if not _is_prefork(name):
+        yield Error(
+            f"worker_pool is {name!r}: time limits and drains are enforced by the prefork pool only.",
+            hint=f"Remove {_setting(state, 'worker_pool')}.",
+            id="redelivery.E011",
+        )
+    if os.environ.get("REMAP_SIGTERM"):
+        yield Error(
+            f"REMAP_SIGTERM={os.environ['REMAP_SIGTERM']} is in the environment: every ordinary stop of a worker would "
+            "cut off its running tasks.",
+            hint="Unset REMAP_SIGTERM.",
+            id="redelivery.E012",
+        )
+
+
+def content(state: InForce) -> Iterator[CheckMessage]:
+    """Anything but JSON: pickle runs code that a message brings."""
+    conf = state.app.conf
+    for setting in ("accept_content", "result_accept_content"):
+        others = sorted(set(conf[setting] or ()) - JSON)
+        if others:
+            yield _not_json(_setting(state, setting), f"accepts {', '.join(map(repr, others))}")
+    for setting in ("task_serializer", "result_serializer"):
+        if conf[setting] not in JSON:
+            yield _not_json(_setting(state, setting), f"is {conf[setting]!r}")
+    for name, declared in state.declared.items():
+        serializer = declared.get("serializer")
+        if serializer and serializer not in JSON and serializer != conf.task_serializer:
+            entry = state.policy.tasks[name]
+            yield _not_json(f"Task {name} ({state.policy.where(entry)})", f"has serializer={serializer!r}")
+
+
+def _contradiction(state: InForce, setting: str, given: Any, policy_says: str) -> CheckMessage:
+    name = _setting(state, setting)
+    return Error(
+        f"{name} is {given if isinstance(given, str) else repr(given)}, but {policy_says}.",
+        hint=f"Remove it from {name}: the policy sets it.",
+        id="redelivery.E009",
+    )
+
+
+def _not_json(what: str, does: str) -> CheckMessage:
+    return Error(f"{what} {does}; only JSON is allowed.", hint="Use json.", id="redelivery.E013")
+
+
+def _setting(state: InForce, key: str) -> str:
+    """The name under which a project writes a setting."""
+    return f"{state.app.namespace}_{key}".upper() if state.app.namespace else key
+
+
+def _is_prefork(name: Any) -> bool:
+    try:
+        return issubclass(concurrency.get_implementation(name), TaskPool)
+    except Exception:
+        return False
+
+
+def _is_read(name: str, namespace: str | None) -> bool:
+    if not namespace:
+        return name in NEW_NAMES
+    prefix = f"{namespace}_"
+    return (
+        not name.startswith(("CELERYD_", "CELERYBEAT_", prefix))
+        or name.removeprefix(prefix).lower() in SETTING_KEYS
+    )
+
+
+def _nearest(name: str, namespace: str | None) -> str | None:
+    """The name most like it that Celery reads; the common prefix does not count as likeness."""
+    prefix = f"{namespace}_" if namespace else ""
+    known = [key.upper() for key in SETTING_KEYS] if namespace else list(NEW_NAMES)
+    near = difflib.get_close_matches(name.removeprefix(prefix), known, n=1)
+    return f"{prefix}{near[0]}" if near else None

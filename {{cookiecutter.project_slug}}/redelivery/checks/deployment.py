@@ -1,0 +1,67 @@
+"""Checks for production, which ``manage.py check --deploy`` runs; one of them asks the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.core.checks import CheckMessage, Error, Warning
+
+from redelivery import force
+from redelivery.checks.stores import broker_places, cache_places
+from redelivery.force import InForce
+
+CONNECT_S = 2
+REDIS = ("redis", "rediss", "redis+socket", "valkey", "valkeys")
+
+
+def one_instance(state: InForce) -> Iterator[CheckMessage]:
+    """Broker and cache need different eviction policies, which are set for an instance."""
+    broker = {place.instance for place in broker_places(state)}
+    for alias, found in cache_places().items():
+        for instance in sorted(broker & {place.instance for place in found}):
+            yield Error(
+                f"The broker and cache {alias!r} are on one Redis instance ({instance}): a broker must never evict, a "
+                "cache should.",
+                hint="Give each an instance of its own.",
+                id="redelivery.E015",
+            )
+
+
+def eviction(state: InForce) -> Iterator[CheckMessage]:
+    """A broker that evicts keys loses queues."""
+    if force.broker_scheme(state.app) not in REDIS:
+        return
+    try:
+        evicts = _eviction_policy(state)
+    except Exception as error:  # refused by a managed Redis, not reachable, or not Redis
+        yield Warning(
+            f"The broker's maxmemory-policy could not be read: {error}.",
+            hint="Make sure that it is noeviction; any other loses messages when memory runs out.",
+            id="redelivery.W002",
+        )
+        return
+    if evicts != "noeviction":
+        yield Error(
+            f"The broker's maxmemory-policy is {evicts}: when memory runs out, Redis throws queues away.",
+            hint="Set maxmemory-policy noeviction on the broker's instance.",
+            id="redelivery.E016",
+        )
+
+
+def eager(state: InForce) -> Iterator[CheckMessage]:
+    """Eager tasks run in the web process: nothing is queued, acknowledged or delivered again."""
+    if state.app.conf.task_always_eager:
+        yield Error(
+            "task_always_eager is on: tasks run in the web process, and none of the policy holds.",
+            hint="Remove it from the production settings.",
+            id="redelivery.E020",
+        )
+
+
+def _eviction_policy(state: InForce) -> str:
+    options = {**(state.app.conf.broker_transport_options or {})}
+    options.update(socket_connect_timeout=CONNECT_S, socket_timeout=CONNECT_S)
+    with state.app.connection_for_write(transport_options=options) as connection:
+        connection.ensure_connection(max_retries=0, timeout=CONNECT_S)
+        answer = connection.default_channel.client.config_get("maxmemory-policy")
+    return answer["maxmemory-policy"]
