@@ -35,7 +35,7 @@ format: venv ## Put style and format right
 
 lock: ## Write requirements-dev.txt again from requirements-dev.in, and the service's too (needs uv)
 	@command -v uv >/dev/null || { echo "uv is not on the PATH, and it alone writes requirements for several Pythons: pip install uv." >&2; exit 1; }
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--custom-compile-command "make lock" --quiet $(ARGS) requirements-dev.in --output-file requirements-dev.txt
 	$(MAKE) --no-print-directory -C "$(TEMPLATE)" lock ARGS="$(ARGS)"
 

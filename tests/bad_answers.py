@@ -1,8 +1,8 @@
 """Answers that must be refused: what was asked, what was answered, and what the sentence must say.
 
 Each is given in all three ways, except where `ways` says which ones can carry it: a typed line has no newline
-and loses the spaces around it, an empty one means the default; a NUL cannot be an argument; and what looks like
-template code in arguments and config files is run by cookiecutter itself before any hook.
+and loses the spaces around it, an empty one means the default; a NUL cannot be an argument; and what looks
+like template code in arguments and config files is run by cookiecutter itself before any hook.
 """
 
 from dataclasses import dataclass

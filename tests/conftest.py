@@ -152,8 +152,8 @@ def service_venv() -> Path:
 def run_in(service_venv):
     """Return a function that runs a program of the services' environment in a folder and returns its output.
 
-    `run_in(folder, "ruff", "check", ".")`; `make` gets the environment as VENV; `env` adds variables. A program
-    that fails fails the test.
+    `run_in(folder, "ruff", "check", ".")`; `make` gets the environment as VENV; `env` adds variables. A
+    program that fails fails the test.
     """
 
     def run(folder, program, *arguments, env=None, timeout=120):
@@ -162,11 +162,8 @@ def run_in(service_venv):
             command += [f"VENV={service_venv}", f"PYTHON={sys.executable}"]
         else:
             command[0] = str(service_venv / "bin" / program)
-        clean = {
-            name: os.environ[name]
-            for name in ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
-            if name in os.environ
-        }
+        kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+        clean = {name: os.environ[name] for name in kept if name in os.environ}
         done = subprocess.run(
             command,
             cwd=folder,

@@ -1,4 +1,4 @@
-"""What every combination of answers must give: the exact files, clean by its own tools, the same each time."""
+"""What every combination of answers must give: the exact files, clean by its own tools, twice the same."""
 
 import ast
 import hashlib
