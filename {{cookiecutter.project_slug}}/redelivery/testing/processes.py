@@ -20,17 +20,18 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def start(command: list[str], **options) -> subprocess.Popen:
     """Start a command in a process group of its own and return it.
 
     On Linux the kernel kills it when the starting thread dies, so that even a SIGKILLed test run leaves nothing behind.
     Options are those of `subprocess.Popen`.
     """
-
-    def die_with_parent() -> None:
-        if _libc is not None:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
     return subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_parent, **options)
 
 

@@ -1,0 +1,121 @@
+"""Draw crash maps on all cores: each process has a sandbox of its own and kills at its share of the points."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+
+from redelivery import policy
+from redelivery.testing.case import Case
+from redelivery.testing.crashmap import CrashMap, CrashMapError, Killer
+from redelivery.testing.duplicates import Duplicates, deliver_twice
+from redelivery.testing.processes import die_with_parent
+from redelivery.testing.sandbox import SandboxError, sandbox
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What came of one task: its map and, where asked for, its duplicates; or the reason why there is none."""
+
+    task: str
+    crash_map: CrashMap | None = None
+    duplicates: Duplicates | None = None
+    error: str | None = None
+
+    def as_json(self) -> dict:
+        """Return plain data."""
+        if self.error:
+            return {"task": self.task, "error": self.error}
+        return {**self.crash_map.as_json(), **({"duplicates": vars(self.duplicates)} if self.duplicates else {})}
+
+
+def draw(cases: list[Case], *, duplicates: bool = False, jobs: int | None = None, progress: Progress | None = None) -> list[Drawn]:
+    """Draw the maps of some cases.
+
+    Args:
+        cases: what to draw.
+        duplicates: also deliver twice without a kill.
+        jobs: processes; the number of cores, at most 4, without it.
+        progress: called with a task's name, kills done and kills to do.
+
+    Raises:
+        SandboxError: the sandbox cannot be made.
+    """
+    jobs = jobs or min(os.cpu_count() or 1, 4)
+    context = multiprocessing.get_context("fork")
+    ours, processes = [], []
+    for part in range(jobs):
+        mine, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=draw_part, args=(cases, part, jobs, duplicates and part == 0, theirs))
+        process.start()
+        theirs.close()
+        ours.append(mine)
+        processes.append(process)
+    try:
+        parts = receive(ours, progress or (lambda task, done, total: None))
+    finally:
+        for process in processes:
+            process.join()
+    return [merge(list(drawn)) for drawn in zip(*parts, strict=True)]
+
+
+def receive(pipes: list[Connection], progress: Progress) -> list[list[Drawn]]:
+    """Return the results of all parts in their order; raises the SandboxError of a part that could not begin."""
+    results: dict[Connection, list[Drawn]] = {}
+    done: dict[str, int] = {}
+    while len(results) < len(pipes):
+        for pipe in wait([pipe for pipe in pipes if pipe not in results]):
+            try:
+                message = pipe.recv()
+            except EOFError:
+                raise SandboxError("a process that draws the maps ended without a result; its own message is above") from None
+            if isinstance(message, SandboxError):
+                raise message
+            if isinstance(message, list):
+                results[pipe] = message
+            else:
+                task, total = message
+                done[task] = done.get(task, 0) + 1
+                progress(task, done[task], total)
+    return [results[pipe] for pipe in pipes]
+
+
+def draw_part(cases: list[Case], part: int, parts: int, duplicates: bool, pipe: Connection) -> None:
+    """Draw every `parts`-th point of each map, in a process of its own, and send what came of it."""
+    die_with_parent()
+    try:
+        with sandbox() as world:
+            pipe.send([draw_one(Killer, case, world, part, parts, duplicates, pipe) for case in cases])
+    except (SandboxError, policy.PolicyError, RuntimeError) as error:
+        pipe.send(SandboxError(str(error)))
+    except KeyboardInterrupt:
+        pass  # the parent says so
+
+
+def draw_one(make_killer, case, world, part, parts, duplicates, pipe) -> Drawn:
+    """Draw this part's share of one map."""
+    try:
+        killer = make_killer(case, world)
+        crash_map = killer.draw(part, parts, lambda total: pipe.send((case.task, total)))
+        return Drawn(case.task, crash_map, deliver_twice(killer, crash_map) if duplicates else None)
+    except CrashMapError as error:
+        return Drawn(case.task, error=str(error))
+
+
+def merge(shares: list[Drawn]) -> Drawn:
+    """Put the shares of one map together."""
+    for share in shares:
+        if share.error:
+            return share
+    maps = [share.crash_map for share in shares]
+    whole = maps[0]
+    if len({len(crash_map.path) for crash_map in maps}) > 1:
+        return Drawn(whole.task, error=f"{whole.task}: its path differs from run to run: {[len(m.path) for m in maps]} opcodes")
+    kills = {kill.position: kill for crash_map in maps for kill in crash_map.kills}
+    whole.kills = [kills[position] for position in sorted(kills)]
+    whole.seconds = max(crash_map.seconds for crash_map in maps)
+    return Drawn(whole.task, whole, shares[0].duplicates)

@@ -1,0 +1,90 @@
+"""Deliver a task twice without killing it: twins at a barrier, a second message, a flushed cache."""
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from redelivery.testing.crashmap import Child, CrashMap, Killer
+from redelivery.testing.points import Point
+
+# Twins that make no progress for so long wait for each other (one may hold a row lock that the other needs).
+QUIET_S = 0.7
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Effects of one call, seen from outside, after two deliveries of different kinds."""
+
+    twins: int
+    second_message: int
+    flushed_cache: int
+
+
+def deliver_twice(killer: Killer, crash_map: CrashMap) -> Duplicates:
+    """Try all three kinds on the task of a drawn crash map."""
+    return Duplicates(
+        twins=twins(killer, killer.around_the_effect(crash_map.path)[0].point),
+        second_message=second_message(killer),
+        flushed_cache=flushed_cache(killer),
+    )
+
+
+def twins(killer: Killer, barrier: Point) -> int:
+    """Hold two deliveries of one message before the effect, let both go at once, and count.
+
+    A delivery that ends, or waits for the other, before it gets there does not hold the other up.
+    """
+    message = killer.fresh_message()
+    gate_reading, gate_writing = os.pipe()
+
+    def hold(report: Callable[[dict], None]) -> Callable[[Point], None]:
+        def reached(point: Point) -> None:
+            if point.index == barrier.index and point.thread == barrier.thread:
+                report({"held": True})
+                os.close(gate_writing)
+                os.read(gate_reading, 1)  # returns at the end of file: when the parent has closed the gate
+
+        return reached
+
+    children = [killer.fork(message, redelivered, hold) for redelivered in (False, True)]
+    os.close(gate_reading)
+    wait_until_held(children)
+    os.close(gate_writing)
+    for child in children:
+        child.end(killer.entry.time_limit_s, killer.entry.name)
+    killer.deliver_retries()
+    return killer.count(message)
+
+
+def wait_until_held(children: list[Child]) -> None:
+    """Return when each child is at the barrier or has ended, or when none has moved for a while."""
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < QUIET_S:
+        moving = [child for child in children if not child.closed and not child.reports()]
+        if not moving:
+            return
+        for child in moving:
+            if child.read(0.01):
+                quiet_since = time.monotonic()
+
+
+def second_message(killer: Killer) -> int:
+    """Deliver two messages of the same call, as a sweep or a user's double click would send them, and count."""
+    message = killer.fresh_message()
+    for copy in (message, replace(message, id=str(uuid.uuid4()))):
+        killer.deliver(copy)
+        killer.deliver_retries()
+    return killer.count(message)
+
+
+def flushed_cache(killer: Killer) -> int:
+    """Deliver, flush every cache, deliver again, and count."""
+    message = killer.fresh_message()
+    killer.deliver(message)
+    killer.deliver_retries()
+    killer.world.flush_caches()
+    killer.deliver(message, redelivered=True)
+    killer.deliver_retries()
+    return killer.count(message)

@@ -1,0 +1,89 @@
+"""A real Celery worker inside a sandbox, whose tasks can be held at one opcode.
+
+`python -m redelivery.testing.worker DIRECTORY TIME_LIMIT_S VISIBILITY_S [arguments of "celery worker"]`
+
+A file `hold/<task id>` in the directory names the point; the first run of that message stops there, says so in
+`held/<task id>`, and goes on when the file `release` exists. Every start of a task adds a line to `starts`.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import django
+from celery.signals import task_postrun, task_prerun, worker_init
+from django.conf import settings
+
+from redelivery.testing.points import Point, Tracer
+from redelivery.testing.sandbox import celery_app, enter
+
+
+class Holder:
+    """Records each start of a task, and holds those that it is told to hold."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.tracer: Tracer | None = None
+
+    def on_prerun(self, task_id, task, **signal):
+        """Record the start; take the order to hold this message, if there is one, so that a second run is not held."""
+        with (self.directory / "starts").open("a") as file:
+            file.write(f"{task_id}\n")
+        order = self.directory / "hold" / task_id
+        try:
+            taken = order.rename(order.with_suffix(".taken"))
+        except FileNotFoundError:
+            return
+        wanted = json.loads(taken.read_text())
+
+        def reached(point: Point) -> None:
+            if [point.thread, point.index] == wanted:
+                self.hold(task_id)
+
+        self.tracer = Tracer(Path(settings.BASE_DIR), reached)
+        self.tracer.start()
+
+    def hold(self, task_id: str) -> None:
+        """Say that the point is reached, and wait."""
+        (self.directory / "held" / task_id).write_text(str(os.getpid()))
+        while not (self.directory / "release").exists():
+            time.sleep(0.01)
+
+    def on_postrun(self, **signal):
+        """Stop looking."""
+        if self.tracer:
+            self.tracer.stop()
+            self.tracer = None
+
+
+def shorten(app, time_limit: float, visibility: float) -> None:
+    """Give every task a limit, and the broker a visibility, that a test can wait for (seconds)."""
+    for name, task in app.tasks.items():
+        if not name.startswith("celery."):
+            task.time_limit, task.soft_time_limit = time_limit, None
+    app.conf.broker_transport_options = {
+        **app.conf.broker_transport_options,
+        "visibility_timeout": visibility,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+    }
+
+
+def main() -> None:
+    """Run the worker until it is told to stop."""
+    directory, time_limit, visibility, *arguments = sys.argv[1:]
+    django.setup()
+    enter()
+    app = celery_app()
+    # After the checks of redelivery.worker, which would refuse limits that are not the policy's: they stay in force here.
+    worker_init.connect(lambda **signal: shorten(app, float(time_limit), float(visibility)), weak=False)
+    holder = Holder(Path(directory))
+    task_prerun.connect(holder.on_prerun, weak=False)
+    task_postrun.connect(holder.on_postrun, weak=False)
+    app.worker_main(["worker", "--loglevel", "INFO", "--without-gossip", "--without-mingle", *arguments])
+
+
+if __name__ == "__main__":
+    main()

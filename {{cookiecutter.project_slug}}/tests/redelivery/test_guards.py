@@ -1,0 +1,94 @@
+"""What each guard promises, measured on one small task each; the documentation's tables are printed from the same data."""
+
+from pathlib import Path
+
+import pytest
+
+from redelivery import policy
+from redelivery.testing import promises
+from redelivery.testing.evidence import Evidence, by_place
+
+GUARDS = policy.load(Path(__file__).parent / "guards" / "ack_policy.toml").tasks
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture(scope="session")
+def guards():
+    """The experiments on the guards' project."""
+    evidence = Evidence("tests.redelivery.guards.settings")
+    evidence.begin()
+    yield evidence
+    evidence.stop()
+
+
+def seen(guards, guard: str, what: str) -> set[int]:
+    """Return every count that was seen for the tasks of one guard."""
+    counts = set()
+    for entry in GUARDS.values():
+        if entry.guard == guard:
+            crash_map = guards.map_of(entry.name)
+            if what == "killed":
+                counts |= set(by_place(crash_map).values())
+            else:
+                counts.add(crash_map["completed"] if what == "completed" else crash_map["duplicates"][what])
+    return counts
+
+
+@pytest.mark.parametrize("what", ["killed", "completed", "twins", "second_message", "flushed_cache"])
+@pytest.mark.parametrize("name", GUARDS)
+def test_declared_equals_measured(guards, name, what):
+    """The generated tests' own comparison, on the guards' tasks."""
+    crash_map = guards.map_of(name)
+    counts = {"killed": by_place(crash_map), "completed": {"whole run": crash_map["completed"]}}
+    found = promises.faults(GUARDS[name], what, counts.get(what) or {what: crash_map["duplicates"][what]})
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("guard", "what", "counts"),
+    [
+        ("none", "killed", {1, 2}),
+        ("none", "completed", {2}),
+        ("none", "twins", {2}),
+        ("none", "second_message", {2}),
+        ("marker", "killed", {1, 2}),
+        ("marker", "completed", {1}),
+        ("marker", "twins", {2}),
+        ("marker", "second_message", {1}),
+        ("marker", "flushed_cache", {2}),
+        ("transaction", "killed", {1}),
+        ("transaction", "completed", {1}),
+        ("transaction", "twins", {1}),
+        ("transaction", "second_message", {1}),
+        ("claim", "killed", {0, 1}),
+        ("claim", "completed", {1}),
+        ("claim", "twins", {1}),
+        ("claim", "second_message", {1}),
+        ("lost-ok", "killed", {0, 1}),
+        ("lost-ok", "completed", {1}),
+        ("lost-ok", "twins", {2}),
+        ("lost-ok", "second_message", {2}),
+    ],
+)
+def test_every_count_of_the_guard_table_is_seen(guards, guard, what, counts):
+    """The table promises no more, and the plain examples show no less."""
+    assert seen(guards, guard, what) == counts
+
+
+@pytest.mark.parametrize("event", promises.RUNS)
+@pytest.mark.parametrize("name", GUARDS)
+def test_real_kill_equals_the_documented_table(guards, name, event):
+    """Real workers, real Redis, real signals: runs and effects as the documentation prints them."""
+    entry = GUARDS[name]
+    outcomes = [outcome for outcome in guards.kills_of(name) if outcome["event"] == event]
+    assert {outcome["held"] for outcome in outcomes} == {promises.BEFORE, promises.AFTER}
+    for outcome in outcomes:
+        assert outcome["runs"] == promises.RUNS[event][entry.ack], outcome
+        assert outcome["effects"] == promises.expected_effects(entry.guard, event, outcome["held"]), outcome
+        assert outcome["effects"] == outcome["foretold"], outcome
+
+
+@pytest.mark.parametrize("table", [promises.guard_table, promises.kill_table], ids=["guards", "kills"])
+def test_the_readme_prints_the_tables(table):
+    """The README's tables are these, to the letter."""
+    assert table() in README.read_text(), f"put this into README.md:\n{table()}"
