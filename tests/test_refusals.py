@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from bad_answers import ARGUMENT, BAD_ANSWERS, CONFIG, TYPED
@@ -78,7 +79,16 @@ def test_choices_are_refused_by_cookiecutter_itself(cookiecutter, question, answ
 
 
 @pytest.mark.parametrize(
-    "answer", ["{{ 7 * 7 }}", "{% raw %}", "$(touch canary)", "`touch canary`", "'''; touch canary #"]
+    "answer",
+    [
+        "{{ 7 * 7 }}",
+        "{% raw %}",
+        "$(touch canary)",
+        "`touch canary`",
+        "'''; touch canary #",
+        '""" + str(__import__("os").system("touch canary")) + """',
+        '" + str(__import__("os").system("touch canary")) + "',
+    ],
 )
 @pytest.mark.parametrize("question", ["project_name", "project_slug", "description", "author", "domain"])
 def test_typed_answer_is_never_run(cookiecutter, question, answer):
@@ -88,10 +98,14 @@ def test_typed_answer_is_never_run(cookiecutter, question, answer):
     assert "49" not in run.first_line
     assert [event for event, _ in run.events] == ["subprocess.Popen"]
     if run.returncode == 1:
+        assert run.first_line.startswith(f"{question} ")
         assert answer[:3] in run.first_line
         assert run.left_behind == []
+    elif question in ("description", "author"):
+        project = tomllib.loads((run.sandbox / "out/shop/pyproject.toml").read_text())["project"]
+        assert answer in (project["description"], project["authors"][0]["name"])
     else:
-        assert question in ("description", "author", "project_name")
+        assert question == "project_name"
 
 
 def test_refusal_at_a_terminal(template, home, tmp_path):
