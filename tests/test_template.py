@@ -1,0 +1,53 @@
+"""The template's own `make demo`: it generates, runs, and cleans up, whatever happens."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+DEMOS = {
+    "ends well": ("print('demo ran', flush=True)", 0),
+    "ends badly": ("import sys; print('demo ran', flush=True); sys.exit(3)", 2),
+    "is interrupted": ("import time; print('demo ran', flush=True); time.sleep(60)", None),
+}
+
+
+@pytest.mark.parametrize("how", DEMOS)
+def test_demo_leaves_nothing_behind(template, service_venv, home, tmp_path, how):
+    """The temporary folder is gone, and the exit status is that of the demo, also after Ctrl-C."""
+    program, status = DEMOS[how]
+    copy = shutil.copytree(template, tmp_path / "template")
+    (copy / "{{cookiecutter.project_slug}}" / "dev" / "demo.py").write_text(program)
+    (scratch := tmp_path / "scratch").mkdir()
+    process = subprocess.Popen(
+        [
+            "make",
+            "demo",
+            f"VENV={sys.prefix}",
+            f"SERVICE_VENV={service_venv}",
+            f"PYTHON={sys.executable}",
+        ],
+        cwd=copy,
+        env={**os.environ, "HOME": str(home), "TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    output = ""
+    while "demo ran" not in output and (line := process.stdout.readline()):
+        output += line
+    if status is None:  # Ctrl-C reaches everything in the terminal's foreground
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGINT)
+    output += process.communicate(timeout=30)[0]
+    assert "demo ran" in output, output
+    assert process.returncode == status if status is not None else process.returncode != 0, output
+    left = [
+        path.name for path in scratch.iterdir() if not path.name.endswith(".py")
+    ]  # the rendered hook stays
+    assert left == []
