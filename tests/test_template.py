@@ -24,13 +24,7 @@ def test_demo_leaves_nothing_behind(template, service_venv, home, tmp_path, how)
     (copy / "{{cookiecutter.project_slug}}" / "dev" / "demo.py").write_text(program)
     (scratch := tmp_path / "scratch").mkdir()
     process = subprocess.Popen(
-        [
-            "make",
-            "demo",
-            f"VENV={sys.prefix}",
-            f"SERVICE_VENV={service_venv}",
-            f"PYTHON={sys.executable}",
-        ],
+        ["make", "demo", f"VENV={sys.prefix}", f"SERVICE_VENV={service_venv}", f"PYTHON={sys.executable}"],
         cwd=copy,
         env={**os.environ, "HOME": str(home), "TMPDIR": str(scratch)},
         stdout=subprocess.PIPE,
@@ -47,7 +41,6 @@ def test_demo_leaves_nothing_behind(template, service_venv, home, tmp_path, how)
     output += process.communicate(timeout=30)[0]
     assert "demo ran" in output, output
     assert process.returncode == status if status is not None else process.returncode != 0, output
-    left = [
-        path.name for path in scratch.iterdir() if not path.name.endswith(".py")
-    ]  # the rendered hook stays
+    # cookiecutter leaves its rendered copy of the hook, a lone .py file.
+    left = [path.name for path in scratch.iterdir() if not path.name.endswith(".py")]
     assert left == []
