@@ -17,6 +17,6 @@ def publish(task: Task, *args: str) -> bool:
     try:
         task.apply_async(args)
     except OperationalError as error:
-        logger.warning("%s%r was not published, the broker is away: %s", task.name, args, error)
+        logger.warning("%s(%s) was not published, the broker is away: %s", task.name, ", ".join(args), error)
         return False
     return True

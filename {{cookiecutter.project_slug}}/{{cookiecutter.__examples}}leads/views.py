@@ -15,7 +15,7 @@ def contact(request: HttpRequest) -> HttpResponse:
     if form.is_valid():
         services.register(form.save(commit=False))
         return redirect("leads:thanks")
-    return render(request, "leads/contact.html", {"form": form}, status=400 if form.errors else 200)
+    return render(request, "leads/contact.html", {"form": form})
 
 
 @require_safe

@@ -15,7 +15,7 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     if form.is_valid():
         services.sign_up(form.save(commit=False))
         return redirect("onboarding:thanks")
-    return render(request, "onboarding/sign_up.html", {"form": form}, status=400 if form.errors else 200)
+    return render(request, "onboarding/sign_up.html", {"form": form})
 
 
 @require_safe

@@ -1,0 +1,94 @@
+"""/healthz with each server down, and with one that is there and does not answer."""
+
+import threading
+import time
+
+import pytest
+import redis
+from django.db import connections
+
+from conftest import broker_at
+from redelivery.testing.processes import free_port
+from service import health
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def answer(client) -> tuple[int, dict]:
+    response = client.get("/healthz")
+    return response.status_code, response.json()
+
+
+def down(*servers: str) -> tuple[int, dict]:
+    body = {server: "down" if server in servers else "ok" for server in health.SERVERS}
+    return (503 if servers else 200), {"status": "down" if servers else "ok", **body}
+
+
+def test_all_there(client):
+    assert answer(client) == down()
+    assert client.head("/healthz").status_code == 200
+    assert "no-store" in client.get("/healthz").headers["Cache-Control"]
+
+
+def test_only_to_be_read(client):
+    assert client.post("/healthz").status_code == 405
+
+
+def test_broker_down(client, no_broker):
+    assert answer(client) == down("broker")
+
+
+def test_cache_down(client, no_cache):
+    assert answer(client) == down("cache")
+
+
+def test_database_down(client, monkeypatch):
+    if connections["default"].vendor == "postgresql":
+        monkeypatch.setitem(connections.settings["default"], "PORT", str(free_port()))
+    else:
+        monkeypatch.setitem(connections.settings["default"], "NAME", "/nowhere/db.sqlite3")
+    assert answer(client) == down("database")
+
+
+def test_all_down(client, no_broker, no_cache, monkeypatch):
+    monkeypatch.setitem(health.SERVERS, "database", lambda: 1 / 0)
+    assert answer(client) == down("database", "broker", "cache")
+
+
+def test_paused_server_is_down_within_two_seconds_and_threads_do_not_pile_up(client, broker):
+    redis.Redis(port=broker.port).client_pause(60_000)
+    threads = threading.active_count()
+    for _ in range(4):
+        begun = time.monotonic()
+        assert answer(client) == down("broker")
+        assert time.monotonic() - begun < 2
+        assert threading.active_count() <= threads + 1
+
+
+def test_server_that_never_answers_is_asked_once(client, monkeypatch):
+    asked, wake = [], threading.Event()
+
+    def never() -> None:
+        asked.append(1)
+        wake.wait(30)
+
+    monkeypatch.setitem(health.SERVERS, "database", never)
+    monkeypatch.setattr(health, "TIMEOUT_S", 0.1)
+    for _ in range(3):
+        assert answer(client)[1]["database"] == "down"
+    wake.set()
+    assert len(asked) == 1
+
+
+def test_no_password_in_answer_or_log(client, caplog):
+    with broker_at(f"redis://:hunter2@127.0.0.1:{free_port()}/0"):
+        response = client.get("/healthz")
+    assert response.status_code == 503
+    assert "no answer from the broker" in caplog.text
+    assert "hunter2" not in response.content.decode() + caplog.text
+
+
+def test_answers_over_plain_http_where_pages_are_redirected(client, settings):
+    settings.SECURE_SSL_REDIRECT = True
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/").status_code == 301
