@@ -57,6 +57,8 @@ class InForce:
     routes: list[Any] = field(default_factory=list)
     #: What each task said of itself before the policy was laid over it.
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Why the policy is not in force although it can be read; empty when it is.
+    failure: str = ""
 
 
 _in_force: InForce | None = None
@@ -103,20 +105,25 @@ def _when_configured(sender: Celery, **_: Any) -> None:
 
 
 def _apply(state: InForce) -> None:
+    """Put the policy in force, or refuse. Celery would only log an exception here, and run without the policy."""
     try:
         state.policy = policy.current()
+        _remember(state)
+        _set_tasks(state)
+        _set_queues(state)
+        _set_delivery(state)
     except PolicyError as error:
-        if not _reports_checks():
-            refuse(error)
-        return  # the system check reports it
-    _remember(state)
-    _set_tasks(state)
-    _set_queues(state)
-    _set_delivery(state)
+        message = str(error)
+    except Exception as error:  # a setting of the project that Celery cannot use either
+        message = state.failure = f"the ack policy could not be put in force: {error!r}"
+    else:
+        return
+    if not _reports_checks():
+        refuse(message)
 
 
 def _reports_checks() -> bool:
-    """Whether this is a ``manage.py`` command, which shows the mistake as a system check; a server would hide it."""
+    """Whether this is a ``manage.py`` command, which reports the mistake as a system check; no server does."""
     program = Path(sys.argv[0] if sys.argv else "")
     managed = program.name in ("manage.py", "django-admin") or program.parts[-2:] == ("django", "__main__.py")
     return managed and "runserver" not in sys.argv[1:2]
@@ -141,7 +148,7 @@ def _set_tasks(state: InForce) -> None:
 
 def _set_queues(state: InForce) -> None:
     """Declare the policy's queues as Celery would by itself; queues that the project has declared stay as they are."""
-    conf, assert_policy = state.app.conf, state.policy
+    conf = state.app.conf
     given = conf.task_queues or []
     queues = list(
         given
@@ -149,12 +156,12 @@ def _set_queues(state: InForce) -> None:
         else (q if isinstance(q, Queue) else Queue(name, **q) for name, q in given.items())
     )
     names = {queue.name for queue in queues}
-    for name in assert_policy.queues:
+    for name in state.policy.queues:
         if name not in names:
             queues.append(Queue(name, Exchange(name), routing_key=name))
     conf.task_queues = queues
     if not conf.value_set_for("task_default_queue"):
-        conf.task_default_queue = assert_policy.default_queue
+        conf.task_default_queue = state.policy.default_queue
 
 
 def _set_delivery(state: InForce) -> None:

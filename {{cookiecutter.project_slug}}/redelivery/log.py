@@ -12,17 +12,29 @@ logger = logging.getLogger("redelivery")
 
 
 class TaskContext(logging.Filter):
-    """Give each record ``task``, ``task_id`` and ``redelivered`` (``yes``, ``no``); all ``-`` outside of a task."""
+    """Give each record what a format may show of the running task.
+
+    ``task``, ``task_id`` and ``redelivered`` (``yes`` or ``no``) are ``-`` outside of a task. ``context`` is all three in
+    one, such as ``app.send[id] redelivered=no: ``; it is empty outside of a task, and for the lines of this module, which
+    bring it themselves.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not hasattr(record, "redelivered"):
-            record.__dict__.update(_context(_current_request()))
+        if hasattr(record, "context"):
+            return True  # another handler's filter was here
+        if hasattr(record, "redelivered"):
+            record.context = ""
+        else:
+            context = _context(_current_request())
+            record.__dict__.update(context)
+            record.context = f"{_prefix(context)}: " if context["task_id"] != "-" else ""
         return True
 
 
 def guard(decision: str, text: str) -> None:
     """Log what the guard of the running task decided: ``guard("skip", "already sent; skipping redelivery")``."""
-    logger.info("guard %s: %s", decision, text, extra={**_context(_current_request()), "guard": decision})
+    context = _context(_current_request())
+    logger.info("%s guard %s: %s", _prefix(context), decision, text, extra={**context, "guard": decision})
 
 
 def connect() -> None:
@@ -59,28 +71,17 @@ def _failed(sender: Any = None, task_id: str = "", exception: BaseException | No
         _last_timed_out = task_id
     request = sender.request if sender.request.id == task_id else None
     context = _context(request) if request else {"task": sender.name, "task_id": task_id, "redelivered": "-"}
-    logger.error(
-        "%s[%s] redelivered=%s failed: %r",
-        context["task"],
-        context["task_id"],
-        context["redelivered"],
-        exception,
-        extra=context,
-    )
+    logger.error("%s failed: %r", _prefix(context), exception, extra=context)
 
 
 def _write(level: int, request: Any, text: str, *args: Any) -> None:
     if logger.isEnabledFor(level):
         context = _context(request)
-        logger.log(
-            level,
-            "%s[%s] redelivered=%s " + text,
-            context["task"],
-            context["task_id"],
-            context["redelivered"],
-            *args,
-            extra=context,
-        )
+        logger.log(level, "%s " + text, _prefix(context), *args, extra=context)
+
+
+def _prefix(context: dict[str, str]) -> str:
+    return f"{context['task']}[{context['task_id']}] redelivered={context['redelivered']}"
 
 
 def _current_request() -> Any:

@@ -88,4 +88,10 @@ def _problem() -> CheckMessage | None:
             id="redelivery.E002",
         )
     state.app.conf.finalize()
+    if state.failure:
+        return Error(
+            f"{current.where()}: {state.failure}.",
+            hint="Correct CELERY_TASK_ROUTES, CELERY_TASK_QUEUES or CELERY_TASK_ANNOTATIONS.",
+            id="redelivery.E002",
+        )
     return None
