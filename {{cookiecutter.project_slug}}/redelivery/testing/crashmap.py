@@ -123,6 +123,8 @@ class Killer:
         if self.task is None:
             raise CrashMapError(f"{case.task}: no task of this name is registered with Celery; is its module imported?")
         self.root = Path(settings.BASE_DIR)
+        self.tracer = Tracer(self.root)
+        self.run_task = build_tracer(self.task.name, self.task, app=self.task.app)
 
     def draw(self, part: int, parts: int, progress: Callable[[int], None]) -> CrashMap:
         """Return every `parts`-th kill of the map, from number `part` on; `progress(kills of all parts)` after each."""
@@ -170,12 +172,13 @@ class Killer:
     def rehearse(self) -> None:
         """Run once to learn which modules the task imports on its way, and import them here.
 
-        Otherwise each of the hundreds of children would import them anew (measured: 19 ms a run instead of 6).
+        Otherwise each of the hundreds of children would import them anew.
         """
-        end = self.deliver(self.fresh_message())
-        for name in end.get("imported", []):
-            with suppress(Exception):
-                importlib.import_module(name)
+        for name in self.deliver(self.fresh_message(), record=True).get("modules", []):
+            if name not in sys.modules:
+                with suppress(Exception):
+                    importlib.import_module(name)
+        self.tracer.learn()
 
     def kill(self, path: list[Point], position: int) -> Kill:
         """Kill a run before a point of its path; then, where the task acknowledges late, deliver the message again."""
@@ -218,7 +221,7 @@ class Killer:
 
     def deliver(self, message: Message, *, redelivered: bool = False, record: bool = False, kill_at: Point | None = None) -> dict:
         """Run the task once in a forked child and return how it ended: its state, and what was asked for."""
-        child = self.fork(message, redelivered, lambda report: self.watch(report, record, kill_at))
+        child = self.fork(message, redelivered, lambda report: self.watch(report, record, kill_at), tell_modules=record)
         return child.end(self.entry.time_limit_s, self.entry.name)
 
     def watch(self, report: Callable[[dict], None], record: bool, kill_at: Point | None) -> Callable[[Point], None] | None:
@@ -237,8 +240,11 @@ class Killer:
 
         return reached
 
-    def fork(self, message: Message, redelivered: bool, make_watch) -> "Child":
-        """Fork a child that delivers a message and reports through a pipe."""
+    def fork(self, message: Message, redelivered: bool, make_watch, *, tell_modules: bool = False) -> "Child":
+        """Fork a child that delivers a message and reports through a pipe.
+
+        It touches as little memory as it can: each page is copied when it is touched (measured: most of a kill's time).
+        """
         self.world.close()
         reading, writing = os.pipe()
         pid = os.fork()
@@ -252,9 +258,8 @@ class Killer:
             def report(what: dict) -> None:
                 os.write(writing, json.dumps(what).encode() + b"\n")
 
-            before = set(sys.modules)
             end = self.run(message, redelivered, make_watch(report))
-            report({**end, "imported": sorted(set(sys.modules) - before)})
+            report({**end, "modules": list(sys.modules)} if tell_modules else end)
         except BaseException:
             report({"state": "BROKEN", "error": traceback.format_exc()})
         finally:
@@ -271,17 +276,14 @@ class Killer:
             "hostname": "crashmap",
             "is_eager": False,
         }
-        tracer = Tracer(self.root, reached) if reached else None
-        run = build_tracer(self.task.name, self.task, app=self.task.app)
-        if tracer:
-            tracer.start()
+        if reached:
+            self.tracer.start(reached)
         try:
-            _, info, _, _ = run(message.id, message.args, message.kwargs, request)
+            _, info, _, _ = self.run_task(message.id, message.args, message.kwargs, request)
         except (Ignore, Reject) as answer:
             return {"state": type(answer).__name__.upper()}
         finally:
-            if tracer:
-                tracer.stop()
+            self.tracer.stop()
         return {"state": info.state, "error": repr(info.retval)} if info else {"state": "SUCCESS"}
 
 

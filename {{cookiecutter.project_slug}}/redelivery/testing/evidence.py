@@ -47,33 +47,35 @@ class Experiment:
 
 
 class Evidence:
-    """Crash maps, duplicates and real kills of all tasks of one project.
+    """Crash maps with duplicates, and real kills, of tasks of one project.
 
-    `settings_module` is the project's Django settings module.
+    Args:
+        settings_module: the project's Django settings module.
+        maps: the tasks to map.
+        kills: the tasks to kill in real workers. Both experiments start at once, side by side.
     """
 
-    def __init__(self, settings_module: str):
+    def __init__(self, settings_module: str, maps: list[str], kills: list[str]):
         self.settings_module = settings_module
-        self.started: list[Experiment] = []
+        self.maps = self.start("-m", "django", "crashmap", "--duplicates", "--json", *maps) if maps else None
+        self.kills = self.start("-m", "redelivery.testing.kills", *kills) if kills else None
+
+    @classmethod
+    def of_session(cls, settings_module: str, session, parameter: str) -> "Evidence":
+        """Return the evidence that the collected tests of a pytest session ask for, and no more.
+
+        `parameter` is the name under which they get the task; tests of real kills are those with an `event`.
+        """
+        wanted: dict[bool, dict[str, None]] = {True: {}, False: {}}
+        for item in session.items:
+            parameters = getattr(item, "callspec", None) and item.callspec.params or {}
+            if parameters.get(parameter) and "evidence" in item.fixturenames:
+                wanted["event" in parameters][parameters[parameter]] = None
+        return cls(settings_module, maps=list(wanted[False]), kills=list(wanted[True]))
 
     def start(self, *command: str) -> Experiment:
-        """Start an experiment and remember to stop it."""
-        self.started.append(Experiment(list(command), self.settings_module))
-        return self.started[-1]
-
-    @cached_property
-    def maps(self) -> Experiment:
-        """Crash maps and duplicates."""
-        return self.start("-m", "django", "crashmap", "--duplicates", "--json")
-
-    @cached_property
-    def kills(self) -> Experiment:
-        """Real kills."""
-        return self.start("-m", "redelivery.testing.kills")
-
-    def begin(self) -> None:
-        """Start everything now, side by side."""
-        self.kills, self.maps  # noqa: B018 - starting is what looking does
+        """Start an experiment."""
+        return Experiment(list(command), self.settings_module)
 
     def map_of(self, task: str) -> dict:
         """Return the crash map of a task; raises AssertionError with the reason where it could not be drawn."""
@@ -88,14 +90,13 @@ class Evidence:
 
     def stop(self) -> None:
         """End what still runs."""
-        for experiment in self.started:
+        for experiment in filter(None, (self.maps, self.kills)):
             experiment.stop()
 
 
 def by_place(crash_map: dict) -> dict[str, int]:
-    """Return the final counts of a crash map by place; of several points on a line the worst, each count once."""
-    seen: dict[str, int] = {}
-    for point in crash_map["points"]:
-        where = f"{point['file']}:{point['line']} in {point['function']}"
-        seen[f"{where} (opcode {point['index']})"] = point["redelivered"]
-    return seen
+    """Return the final count of each point of a crash map by its place."""
+    return {
+        "{file}:{line} in {function} (opcode {index} of {thread})".format_map(point): point["redelivered"]
+        for point in crash_map["points"]
+    }

@@ -25,10 +25,9 @@ def tasks(*, with_case: bool = True) -> list:
 
 
 @pytest.fixture(scope="session")
-def evidence():
-    """The experiments on this project's tasks."""
-    experiments = Evidence(os.environ["DJANGO_SETTINGS_MODULE"])
-    experiments.begin()
+def evidence(request):
+    """The experiments on this project's tasks, as far as the collected tests ask for them."""
+    experiments = Evidence.of_session(os.environ["DJANGO_SETTINGS_MODULE"], request.session, "task")
     yield experiments
     experiments.stop()
 

@@ -33,20 +33,27 @@ class Point:
 
 
 class Tracer:
-    """Calls `reached(point)` before every opcode of project code in this thread and those that it starts.
+    """Once started, calls `reached(point)` before every opcode of project code in this thread and those that it starts.
 
     Project code is what lies under `root` and is not an installed library. Opcodes are counted for each thread apart,
     because the order in which threads take turns differs from run to run while each one's own path does not.
     """
 
-    def __init__(self, root: Path, reached: Callable[[Point], None]):
+    def __init__(self, root: Path):
         self.root = f"{root.resolve()}/"
-        self.reached = reached
+        self.reached: Callable[[Point], None] | None = None
         self.of_thread = threading.local()
         self.is_project: dict[str, bool] = {}
 
-    def start(self) -> None:
+    def learn(self) -> None:
+        """Decide now for every module that is loaded: a forked child would have to decide anew each time."""
+        for module in list(sys.modules.values()):
+            if name := getattr(module, "__file__", None):
+                self.is_project[name] = self.belongs(name)
+
+    def start(self, reached: Callable[[Point], None]) -> None:
         """Trace what this thread calls from now on, and every thread started from now on."""
+        self.reached = reached
         threading.settrace(self.on_call)
         sys.settrace(self.on_call)
 

@@ -42,8 +42,8 @@ class Holder:
             if [point.thread, point.index] == wanted:
                 self.hold(task_id)
 
-        self.tracer = Tracer(Path(settings.BASE_DIR), reached)
-        self.tracer.start()
+        self.tracer = Tracer(Path(settings.BASE_DIR))
+        self.tracer.start(reached)
 
     def hold(self, task_id: str) -> None:
         """Say that the point is reached, and wait."""

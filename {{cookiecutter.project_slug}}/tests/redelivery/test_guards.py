@@ -13,20 +13,19 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture(scope="session")
-def guards():
-    """The experiments on the guards' project."""
-    evidence = Evidence("tests.redelivery.guards.settings")
-    evidence.begin()
+def evidence(request):
+    """The experiments on the guards' project, as far as the collected tests ask for them."""
+    evidence = Evidence("tests.redelivery.guards.settings", maps=list(GUARDS), kills=list(GUARDS))
     yield evidence
     evidence.stop()
 
 
-def seen(guards, guard: str, what: str) -> set[int]:
+def seen(evidence, guard: str, what: str) -> set[int]:
     """Return every count that was seen for the tasks of one guard."""
     counts = set()
     for entry in GUARDS.values():
         if entry.guard == guard:
-            crash_map = guards.map_of(entry.name)
+            crash_map = evidence.map_of(entry.name)
             if what == "killed":
                 counts |= set(by_place(crash_map).values())
             else:
@@ -36,51 +35,27 @@ def seen(guards, guard: str, what: str) -> set[int]:
 
 @pytest.mark.parametrize("what", ["killed", "completed", "twins", "second_message", "flushed_cache"])
 @pytest.mark.parametrize("name", GUARDS)
-def test_declared_equals_measured(guards, name, what):
+def test_declared_equals_measured(evidence, name, what):
     """The generated tests' own comparison, on the guards' tasks."""
-    crash_map = guards.map_of(name)
+    crash_map = evidence.map_of(name)
     counts = {"killed": by_place(crash_map), "completed": {"whole run": crash_map["completed"]}}
     found = promises.faults(GUARDS[name], what, counts.get(what) or {what: crash_map["duplicates"][what]})
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("guard", "what", "counts"),
-    [
-        ("none", "killed", {1, 2}),
-        ("none", "completed", {2}),
-        ("none", "twins", {2}),
-        ("none", "second_message", {2}),
-        ("marker", "killed", {1, 2}),
-        ("marker", "completed", {1}),
-        ("marker", "twins", {2}),
-        ("marker", "second_message", {1}),
-        ("marker", "flushed_cache", {2}),
-        ("transaction", "killed", {1}),
-        ("transaction", "completed", {1}),
-        ("transaction", "twins", {1}),
-        ("transaction", "second_message", {1}),
-        ("claim", "killed", {0, 1}),
-        ("claim", "completed", {1}),
-        ("claim", "twins", {1}),
-        ("claim", "second_message", {1}),
-        ("lost-ok", "killed", {0, 1}),
-        ("lost-ok", "completed", {1}),
-        ("lost-ok", "twins", {2}),
-        ("lost-ok", "second_message", {2}),
-    ],
-)
-def test_every_count_of_the_guard_table_is_seen(guards, guard, what, counts):
-    """The table promises no more, and the plain examples show no less."""
-    assert seen(guards, guard, what) == counts
+@pytest.mark.parametrize("what", ["killed", "completed", "twins", "second_message"])
+@pytest.mark.parametrize("guard", promises.MEASURED)
+def test_plain_examples_show_what_the_guard_table_prints(evidence, guard, what):
+    """No count more, and none less."""
+    assert seen(evidence, guard, what) == promises.MEASURED[guard][what]
 
 
 @pytest.mark.parametrize("event", promises.RUNS)
 @pytest.mark.parametrize("name", GUARDS)
-def test_real_kill_equals_the_documented_table(guards, name, event):
+def test_real_kill_equals_the_documented_table(evidence, name, event):
     """Real workers, real Redis, real signals: runs and effects as the documentation prints them."""
     entry = GUARDS[name]
-    outcomes = [outcome for outcome in guards.kills_of(name) if outcome["event"] == event]
+    outcomes = [outcome for outcome in evidence.kills_of(name) if outcome["event"] == event]
     assert {outcome["held"] for outcome in outcomes} == {promises.BEFORE, promises.AFTER}
     for outcome in outcomes:
         assert outcome["runs"] == promises.RUNS[event][entry.ack], outcome
