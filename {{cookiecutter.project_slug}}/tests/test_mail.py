@@ -155,7 +155,7 @@ def test_only_sent_is_true():
 
 
 class scripted_server:
-    """A server for one connection that gives these answers, one for each command or mail, and then hangs up."""
+    """A server for one connection that gives these answers, one for each thing said, and then hangs up."""
 
     def __init__(self, answers: list[bytes]):
         self.answers = answers

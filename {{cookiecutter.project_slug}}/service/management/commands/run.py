@@ -44,7 +44,7 @@ class Command(BaseCommand):
         """Run until Ctrl-C (exit status 0) or until one of the processes ends by itself (1)."""
         if not settings.DEBUG:
             raise CommandError(
-                "`run` is for development, and DEBUG is not true. Production runs gunicorn, a `celery worker` "
+                "`run` is for development, and DEBUG is not true. Production runs gunicorn, `celery worker` "
                 "for each queue, and one `celery beat`, each under a supervisor."
             )
         state.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,126 @@
+"""Settings as another process sees them: what the environment makes of them, and what production refuses."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from django.conf import settings
+
+KEY = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+PRODUCTION = {
+    "DEBUG": "false",
+    "SECRET_KEY": KEY,
+    "DOMAIN": "example.org",
+    "DATABASE_URL": "postgres://user:p%40ss@db.example.org:5432/service?sslmode=require",
+    "BROKER_URL": "redis://broker.example.org/0",
+    "CACHE_URL": "redis://cache.example.org/0",
+    "EMAIL_URL": "smtp+tls://user%40example.org:p%23ss@mail.example.org:587",
+}
+# Every variable that .env may have set for this process, so that only what a test says counts.
+FORGET = {
+    *PRODUCTION,
+    *("ALLOWED_HOSTS", "CONN_MAX_AGE", "DEFAULT_FROM_EMAIL", "EMAIL_TIMEOUT", "HSTS_INCLUDE_SUBDOMAINS"),
+    *("HSTS_SECONDS", "LOG_LEVEL", "SERVICE_NAME", "TEAM_EMAIL"),
+}
+SHOW = """
+import json, sys
+from django.conf import settings
+print(json.dumps({name: getattr(settings, name) for name in sys.argv[1:]}, default=str))
+"""
+
+
+def python(*command: str, **variables: str) -> subprocess.CompletedProcess:
+    """Run Python in an environment that has these variables; an empty one hides a line of .env."""
+    environment = {name: value for name, value in os.environ.items() if name not in FORGET}
+    environment |= {"DJANGO_SETTINGS_MODULE": "service.settings", **variables}
+    return subprocess.run(
+        [sys.executable, *command], env=environment, cwd=settings.BASE_DIR, capture_output=True, text=True
+    )
+
+
+def shown(*names: str, **variables: str) -> dict:
+    """Return settings as a process with these variables has them."""
+    process = python("-c", SHOW, *names, **variables)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.mark.parametrize(
+    ("key", "complaint"),
+    [
+        ("", "SECRET_KEY is empty"),
+        ("short", "SECRET_KEY is too weak"),
+        ("x" * 80, "SECRET_KEY is too weak"),
+        (f"django-insecure-{KEY}", "SECRET_KEY is too weak"),
+    ],
+)
+def test_production_refuses_a_bad_key(key, complaint):
+    process = python("manage.py", "check", **{**PRODUCTION, "SECRET_KEY": key})
+    assert process.returncode != 0
+    assert complaint in process.stderr.splitlines()[-1]
+
+
+def test_development_refuses_an_empty_key():
+    assert "SECRET_KEY is empty" in python("manage.py", "check", DEBUG="true", SECRET_KEY="").stderr
+
+
+def test_check_deploy_finds_nothing_in_the_settings():
+    process = python(
+        "manage.py", "check", "--deploy", "--tag", "security", "--fail-level", "WARNING", **PRODUCTION
+    )
+    assert process.returncode == 0, process.stderr
+
+
+def test_production():
+    found = shown(
+        "DATABASES", "CACHES", "EMAIL_HOST_PASSWORD", "EMAIL_USE_TLS", "ALLOWED_HOSTS", **PRODUCTION
+    )
+    database = found["DATABASES"]["default"]
+    assert database["ENGINE"] == "django.db.backends.postgresql"
+    assert (database["PASSWORD"], database["CONN_MAX_AGE"]) == ("p@ss", 60)
+    assert database["OPTIONS"] == {"sslmode": "require", "connect_timeout": 5}
+    assert found["CACHES"]["default"]["BACKEND"] == "django.core.cache.backends.redis.RedisCache"
+    assert found["CACHES"]["default"]["OPTIONS"]["socket_timeout"] == 1
+    assert (found["EMAIL_HOST_PASSWORD"], found["EMAIL_USE_TLS"]) == ("p#ss", True)
+    assert "example.org" in found["ALLOWED_HOSTS"] and "*" not in found["ALLOWED_HOSTS"]
+
+
+def test_production_never_prints_mails_by_default():
+    without = {name: value for name, value in PRODUCTION.items() if name != "EMAIL_URL"}
+    assert shown("EMAIL_BACKEND", **without)["EMAIL_BACKEND"].endswith("smtp.EmailBackend")
+
+
+def test_sqlite_file_is_found_from_every_folder(tmp_path):
+    variables = {**PRODUCTION, "DATABASE_URL": "sqlite:///db.sqlite3"}
+    assert shown("DATABASES", **variables)["DATABASES"]["default"]["NAME"] == str(
+        settings.BASE_DIR / "db.sqlite3"
+    )
+    variables["DATABASE_URL"] = f"sqlite:///{tmp_path}/other.sqlite3"
+    assert shown("DATABASES", **variables)["DATABASES"]["default"]["NAME"] == f"{tmp_path}/other.sqlite3"
+
+
+def test_two_services_on_one_cache_have_keys_of_their_own():
+    prefixes = {
+        shown("CACHES", **PRODUCTION, SERVICE_NAME=name)["CACHES"]["default"]["KEY_PREFIX"]
+        for name in ("My Shop", "Your Shop")
+    }
+    assert len(prefixes) == 2
+    assert not any(" " in prefix for prefix in prefixes)
+
+
+def test_variable_of_the_environment_wins_over_env_file():
+    assert shown("TEAM_EMAIL", **PRODUCTION, TEAM_EMAIL="x@example.org")["TEAM_EMAIL"] == "x@example.org"
+
+
+def test_broker_takes_json_only_and_is_waited_for_briefly():
+    assert settings.CELERY_ACCEPT_CONTENT == ["json"]
+    assert 3 * settings.CELERY_BROKER_TRANSPORT_OPTIONS["socket_timeout"] < 3
+
+
+def test_mail_server_is_given_up_before_the_soft_limit():
+    from redelivery import policy
+
+    limits = [task.soft_time_limit_s for task in policy.current().tasks.values()]
+    assert all(shown("EMAIL_TIMEOUT", **PRODUCTION)["EMAIL_TIMEOUT"] < limit for limit in limits)
