@@ -34,6 +34,12 @@ sys.addaudithook(note)
 bake_seconds: list[float] = []
 
 
+def plain_environment(**more) -> dict[str, str]:
+    """Return the few variables that any program needs, and none of a `make` that runs these tests."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+    return {name: os.environ[name] for name in kept if name in os.environ} | more
+
+
 @dataclass
 class Run:
     """What one run of cookiecutter did."""
@@ -97,13 +103,12 @@ def cookiecutter(template, home, tmp_path):
             command += ["--config-file", str(home / "config.yaml")]
         if typed is None:
             command.append("--no-input")
-        environment = {
-            **os.environ,
-            "HOME": str(home),
-            "PYTHONPATH": str(home / "watcher"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "WATCHER_LOG": str(log),
-        }
+        environment = plain_environment(
+            HOME=str(home),
+            PYTHONPATH=str(home / "watcher"),
+            PYTHONDONTWRITEBYTECODE="1",
+            WATCHER_LOG=str(log),
+        )
         begin = time.perf_counter()
         done = subprocess.run(
             [*command, *arguments],
@@ -162,12 +167,10 @@ def run_in(service_venv):
             command += [f"VENV={service_venv}", f"PYTHON={sys.executable}"]
         else:
             command[0] = str(service_venv / "bin" / program)
-        kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
-        clean = {name: os.environ[name] for name in kept if name in os.environ}
         done = subprocess.run(
             command,
             cwd=folder,
-            env={**clean, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
+            env=plain_environment(PYTHONDONTWRITEBYTECODE="1", **(env or {})),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

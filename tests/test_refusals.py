@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 from bad_answers import ARGUMENT, BAD_ANSWERS, CONFIG, TYPED
-from conftest import QUESTIONS
+from conftest import QUESTIONS, plain_environment
 
 CASES = [pytest.param(bad, way, id=f"{bad.kind}, {way}") for bad in BAD_ANSWERS for way in bad.ways]
 
@@ -113,7 +113,7 @@ def test_refusal_at_a_terminal(template, home, tmp_path):
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "cookiecutter", str(template), "--output-dir", str(tmp_path)],
-        env={**os.environ, "HOME": str(home), "TERM": "xterm"},
+        env=plain_environment() | {"HOME": str(home), "TERM": "xterm"},
         stdin=terminal,
         stdout=terminal,
         stderr=subprocess.PIPE,
