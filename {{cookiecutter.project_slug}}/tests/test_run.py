@@ -61,7 +61,7 @@ class Run:
     def processes(self) -> dict[int, str]:
         """Return pid and command line of every process that this run has started and that still lives.
 
-        They have its mark in their environment; only Redis writes over that, but it works in a folder of this run.
+        They have its mark in their environment. Redis writes over that, but it works in a folder of this run.
         """
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
