@@ -113,7 +113,7 @@ def test_refusal_at_a_terminal(template, home, tmp_path):
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "cookiecutter", str(template), "--output-dir", str(tmp_path)],
-        env=plain_environment() | {"HOME": str(home), "TERM": "xterm"},
+        env=plain_environment(HOME=str(home), TERM="xterm"),
         stdin=terminal,
         stdout=terminal,
         stderr=subprocess.PIPE,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, plain_environment
 
 DEV = ROOT / "{{cookiecutter.project_slug}}" / "dev"
 
@@ -17,6 +17,7 @@ def run(*command, cwd):
     return subprocess.run(
         command,
         cwd=cwd,
+        env=plain_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

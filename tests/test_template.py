@@ -27,7 +27,7 @@ def test_demo_leaves_nothing_behind(template, service_venv, home, tmp_path, how)
     process = subprocess.Popen(
         ["make", "demo", f"VENV={sys.prefix}", f"SERVICE_VENV={service_venv}", f"PYTHON={sys.executable}"],
         cwd=copy,
-        env=plain_environment() | {"HOME": str(home), "TMPDIR": str(scratch)},
+        env=plain_environment(HOME=str(home), TMPDIR=str(scratch)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
