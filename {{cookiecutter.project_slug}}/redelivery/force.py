@@ -1,4 +1,4 @@
-"""Put the policy in force on a Celery app: everything that is derived from ``ack_policy.toml`` is set here only."""
+"""Put the policy in force on a Celery app: what is derived from ``ack_policy.toml`` is set here only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from kombu import Exchange, Queue
 from redelivery import log, policy, publish, worker
 from redelivery.policy import Policy, PolicyError, TaskPolicy
 
-#: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for ever.
+#: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for
+#: ever.
 EXIT_UNUSABLE = 3
 
 #: Brokers whose messages come back after a visibility timeout that is set on the client.
@@ -38,7 +39,7 @@ TASK_SETTINGS = {
 
 
 class _Undeclared(int):
-    """The value 0, told from a False that somebody wrote: what tasks get that say nothing about ``acks_late``."""
+    """The value 0 for tasks that say nothing about ``acks_late``: told from a False that somebody wrote."""
 
 
 UNDECLARED = _Undeclared(0)
@@ -85,7 +86,7 @@ def in_force() -> InForce | None:
 
 
 def ready() -> None:
-    """Called when Django is ready: have the app read its configuration now, so that mistakes show at the start."""
+    """Have the app read its configuration when Django is ready, so that mistakes show at the start."""
     if _in_force is not None:
         _in_force.app.conf.finalize()
 
@@ -105,7 +106,7 @@ def _when_configured(sender: Celery, **_: Any) -> None:
 
 
 def _apply(state: InForce) -> None:
-    """Put the policy in force, or refuse. Celery would only log an exception here, and run without the policy."""
+    """Put the policy in force, or refuse: Celery would only log an exception, and run without it."""
     try:
         state.policy = policy.current()
         _remember(state)
@@ -123,7 +124,7 @@ def _apply(state: InForce) -> None:
 
 
 def _reports_checks() -> bool:
-    """Whether this is a ``manage.py`` command, which reports the mistake as a system check; no server does."""
+    """Whether this is a ``manage.py`` command, which reports mistakes as system checks; no server does."""
     program = Path(sys.argv[0] if sys.argv else "")
     managed = program.name in ("manage.py", "django-admin") or program.parts[-2:] == ("django", "__main__.py")
     return managed and "runserver" not in sys.argv[1:2]
@@ -147,7 +148,7 @@ def _set_tasks(state: InForce) -> None:
 
 
 def _set_queues(state: InForce) -> None:
-    """Declare the policy's queues as Celery would by itself; queues that the project has declared stay as they are."""
+    """Declare the policy's queues as Celery would itself; those that the project declares stay."""
     conf = state.app.conf
     given = conf.task_queues or []
     queues = list(
@@ -167,8 +168,8 @@ def _set_queues(state: InForce) -> None:
 def _set_delivery(state: InForce) -> None:
     conf, current = state.app.conf, state.policy
     conf.worker_prefetch_multiplier = current.prefetch_multiplier
-    # A connection that drops gives its messages back at once: without this the second run starts beside the first one
-    # (measured). Celery 6 makes it the default.
+    # A connection that drops gives its messages back at once: without this the second run starts beside the
+    # first one (measured). Celery 6 makes it the default.
     if not conf.value_set_for("worker_cancel_long_running_tasks_on_connection_loss"):
         conf.worker_cancel_long_running_tasks_on_connection_loss = True
     if broker_scheme(state.app) in VISIBILITY_TRANSPORTS:
@@ -189,8 +190,10 @@ def broker_scheme(app: Celery) -> str:
 
 
 class PolicyAnnotations:
-    """The policy's annotations laid over the project's own. Celery lets the first annotation that fits win, and ``*``
-    win over names: so one object answers for all."""
+    """The policy's annotations laid over the project's own.
+
+    Celery lets the first annotation that fits win, and ``*`` win over names: so one object answers for all.
+    """
 
     def __init__(self, state: InForce) -> None:
         self.state = state
@@ -243,7 +246,7 @@ class PolicyAnnotations:
 
 
 class PolicyRoutes:
-    """The policy's queue for each of its tasks; what else the project's own routes say (a priority) is kept."""
+    """The policy's queue for each of its tasks; what else the project's routes say (a priority) is kept."""
 
     def __init__(self, state: InForce) -> None:
         self.state = state

@@ -14,9 +14,9 @@ logger = logging.getLogger("redelivery")
 class TaskContext(logging.Filter):
     """Give each record what a format may show of the running task.
 
-    ``task``, ``task_id`` and ``redelivered`` (``yes`` or ``no``) are ``-`` outside of a task. ``context`` is all three in
-    one, such as ``app.send[id] redelivered=no: ``; it is empty outside of a task, and for the lines of this module, which
-    bring it themselves.
+    ``task``, ``task_id`` and ``redelivered`` (``yes`` or ``no``) are ``-`` outside of a task. ``context`` is
+    all three in one, such as ``app.send[id] redelivered=no: ``; it is empty outside of a task, and for the
+    lines of this module, which bring it themselves.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -32,7 +32,7 @@ class TaskContext(logging.Filter):
 
 
 def guard(decision: str, text: str) -> None:
-    """Log what the guard of the running task decided: ``guard("skip", "already sent; skipping redelivery")``."""
+    """Log what the guard of the running task decided: ``guard("skip", "already sent")``."""
     context = _context(_current_request())
     logger.info("%s guard %s: %s", _prefix(context), decision, text, extra={**context, "guard": decision})
 
@@ -50,7 +50,7 @@ def _started(sender: Any = None, **_: Any) -> None:
 
 
 def _finished(sender: Any = None, state: str | None = None, **_: Any) -> None:
-    """Log a success. Retries and failures have lines of their own; state None means that the process was killed."""
+    """Log a success. Retries and failures have lines of their own; state None: the process was killed."""
     if state == "SUCCESS":
         _write(logging.INFO, sender.request, "finished")
 

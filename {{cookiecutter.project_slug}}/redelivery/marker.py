@@ -19,7 +19,7 @@ LONGEST_KEY = 180
 
 
 class MarkerUnavailable(Exception):
-    """The cache did not answer, so nobody knows whether the marker is set: retry before the effect, not after."""
+    """The cache did not answer, so nobody knows whether the marker is set: retry, before the effect."""
 
 
 class Marker:
@@ -27,9 +27,9 @@ class Marker:
 
     Args:
         task_name: the task's registered name, which has an entry with ``guard = "marker"``.
-        key: what the effect belongs to in the business, such as the primary key of the sign-up. Never the task id:
-            a second message for the same thing (published twice, sent again by an operator) has another id, and
-            would find no marker.
+        key: what the effect belongs to in the business, such as the primary key of the sign-up. Never the
+            task id: a second message for the same thing (published twice, sent again by an operator) has
+            another id, and would find no marker.
 
     Raises:
         LookupError: the task has no such entry.
@@ -55,7 +55,7 @@ class Marker:
             raise MarkerUnavailable(f"The cache did not answer for the marker {self.key}: {error}") from error
 
     def set(self) -> None:
-        """Note that the effect has taken place. A failure is logged, never raised: the effect cannot be undone."""
+        """Note that the effect has taken place. A failure is logged, not raised: the effect stays."""
         try:
             _cache().set(self.key, 1, self.lifetime_s)
         except Exception:

@@ -1,4 +1,4 @@
-"""Where a URL of Redis points to, in a form that can be compared: instance and database, defaults filled in."""
+"""Where a URL of Redis points to, in a form that can be compared: defaults are filled in."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def places(url: Any, database: Any = None) -> set[Place]:
     """Every Redis database that a setting names.
 
     Args:
-        url: a URL, several joined by ``;`` or ``,`` (failover, Sentinel), or a list of URLs. Others than Redis' count as
-            none.
+        url: a URL, several joined by ``;`` or ``,`` (failover, Sentinel), or a list of URLs. Others than
+            Redis' count as none.
         database: the database if the URL names none.
     """
     urls = url if isinstance(url, (list, tuple)) else [url]

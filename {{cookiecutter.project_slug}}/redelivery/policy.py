@@ -1,6 +1,7 @@
 """The ack policy: what each task promises, read from ``ack_policy.toml``, and the numbers derived from it.
 
-Every number that depends on another one (stop timeouts, Redis visibility, prefetch) is computed here and nowhere else.
+Every number that depends on another one (stop timeouts, Redis visibility, prefetch) is computed here and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ GAPS_OF_GUARD = {
     "claim": (),
     "lost-ok": ("lost", "two deliveries"),
 }
-#: Messages that a pool process may hold at once. With 1 a worker holds no late-ack message that it does not run.
+#: Messages that a worker takes for each of its processes: with 1 it holds no late-ack message that it does
+#: not run.
 PREFETCH_MULTIPLIER = 1
 #: Seconds of margin that billiard alone may need to join its pool (measured: 300 waits of 0.1 s).
 POOL_JOIN_S = 30
@@ -74,12 +76,12 @@ class TaskPolicy:
     line: int = field(default=0, compare=False)
 
     def annotation(self) -> dict[str, Any]:
-        """The attributes that Celery's ``task_annotations`` sets on the task; they beat decorators (measured).
+        """What Celery's ``task_annotations`` sets on the task; it beats decorators (measured).
 
-        ``reject_on_worker_lost`` goes with late acknowledgement: without it the message of a killed pool process is
-        acknowledged, hence lost (measured). The last three are Celery's defaults, set because a decorator that
-        changes one of them would break the promise: ``acks_on_timeout=False`` alone re-runs a task that hits its
-        hard limit for ever (measured).
+        ``reject_on_worker_lost`` goes with late acknowledgement: without it the message of a killed pool
+        process is acknowledged, hence lost (measured). The last three are Celery's defaults, set because a
+        decorator that changes one of them would break the promise: ``acks_on_timeout=False`` alone re-runs a
+        task that hits its hard limit for ever (measured).
         """
         late = self.ack == "late"
         return {
@@ -127,9 +129,10 @@ class Policy:
     def visibility_timeout_s(self) -> int:
         """Seconds after which Redis hands out an unacknowledged message again.
 
-        A healthy message must never get there. It may wait for its countdown, then behind ``prefetch_multiplier``
-        other tasks in its worker, and then run itself. What no number covers: many countdowns that end at once in one
-        worker wait for each other, since Celery takes messages with a countdown in addition to its prefetch limit.
+        A healthy message must never get there. It may wait for its countdown, then behind
+        ``prefetch_multiplier`` other tasks in its worker, and then run itself. What no number covers: many
+        countdowns that end at once in one worker wait for each other, since Celery takes messages with a
+        countdown in addition to its prefetch limit.
         """
         waits = self.prefetch_multiplier + 1
         return self.longest_countdown_s + waits * self.longest_limit_s + self.margin_s

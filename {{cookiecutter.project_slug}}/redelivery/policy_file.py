@@ -1,4 +1,4 @@
-"""From the text of ``ack_policy.toml`` to a ``Policy``: every rule of the file, each with one clear message."""
+"""From the text of ``ack_policy.toml`` to a ``Policy``: the rules of the file, each with a clear message."""
 
 from __future__ import annotations
 
@@ -183,12 +183,13 @@ class _Reader:
             fitting = ", ".join(name for name, needed in ACK_OF_GUARD.items() if needed == ack)
             self.fail(
                 (*path, "guard"),
-                f'guard "{guard}" needs ack = "{ACK_OF_GUARD[guard]}", but ack is "{ack}" (which goes with: {fitting}).',
+                f'guard "{guard}" needs ack = "{ACK_OF_GUARD[guard]}", but ack is "{ack}" '
+                f"(which goes with: {fitting}).",
             )
         return guard
 
     def soft_limit(self, path: KeyPath, table: Mapping[str, Any], hard_s: int) -> int:
-        """The soft limit given, or a tenth below the hard one (at least 1 s, at most 10 s): time to tidy up."""
+        """The soft limit given, or a tenth below the hard one (from 1 s to 10 s): time to tidy up."""
         given = self.optional_whole((*path, "soft_time_limit_s"), table, 1, DAY_S)
         if given is None:
             return hard_s - min(10, max(1, hard_s // 10))
@@ -217,7 +218,7 @@ class _Reader:
         if placeholder or len(set(words)) < REASON_WORDS:
             self.fail(
                 path,
-                f"{text!r} is not a reason: say in a sentence why this task is acknowledged and guarded in this way.",
+                f"{text!r} is not a reason: say in a sentence why this task is acknowledged and guarded so.",
             )
         return text
 
@@ -244,8 +245,8 @@ class _Reader:
             if task.marker_days and task.marker_days * DAY_S <= policy.visibility_timeout_s:
                 self.fail(
                     ("tasks", task.name, "marker_days" if self.has(task.name, "marker_days") else "guard"),
-                    f"the marker of {task.name} lives {task.marker_days} days, but a message may come back after "
-                    f"{policy.visibility_timeout_s} s (visibility): raise marker_days or lower the limits.",
+                    f"the marker of {task.name} lives {task.marker_days} days, but a message may come "
+                    f"back after {policy.visibility_timeout_s} s (visibility): raise marker_days or lower limits.",
                 )
 
     # -- values

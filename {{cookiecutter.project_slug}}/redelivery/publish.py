@@ -1,4 +1,4 @@
-"""Publishing under the policy: what ``apply_async`` may not override, since it would beat the policy (measured)."""
+"""Publishing under the policy: what ``apply_async`` may not override, since it would win (measured)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ logger = logging.getLogger("redelivery")
 
 
 class PolicyViolation(ValueError):
-    """A call asks for what the ack policy rules out; the message names the task, the argument and the entry."""
+    """A call asks for what the ack policy rules out; the message names task, argument and entry."""
 
 
 def around(entry: TaskPolicy, policy: Policy) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A wrapper for the ``apply_async`` of the task of ``entry``; Celery puts it there by its ``@`` annotation.
+    """A wrapper for the ``apply_async`` of a task; Celery puts it there by an ``@`` annotation.
 
-    It holds for ``delay``, ``apply_async``, ``retry``, signatures, chains, groups and beat alike, since all of them call
-    ``apply_async``. A call that contradicts the policy raises ``PolicyViolation``; a retry is never refused, because
-    Celery would drop the message: it is brought within the policy and logged. Messages carry no time limits of their
-    own afterwards, so that the limits of the release that runs them hold, not of the one that sent them.
+    It holds for ``delay``, ``apply_async``, ``retry``, signatures, chains, groups and beat alike, since all
+    of them call ``apply_async``. A call that contradicts the policy raises ``PolicyViolation``; a retry is
+    never refused, because Celery would drop the message: it is brought within the policy and logged. Messages
+    carry no time limits of their own afterwards, so that the limits of the release that runs them hold, not
+    of the one that sent them.
     """
 
     def wrap(apply_async: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,8 +70,8 @@ def _problems(task: Any, entry: TaskPolicy, policy: Policy, options: dict[str, A
         yield (
             argument,
             (
-                f"{argument} is {waits_s:.0f} s ahead, more than longest_countdown_s = {policy.longest_countdown_s}: "
-                "keep what is due later in the database"
+                f"{argument} is {waits_s:.0f} s ahead, more than longest_countdown_s = "
+                f"{policy.longest_countdown_s}: keep what is due later in the database"
             ),
         )
 
@@ -86,7 +87,6 @@ def _seconds_ahead(app: Any, options: dict[str, Any]) -> float:
         return 0.0
     if eta.tzinfo is None:
         eta = eta.replace(tzinfo=app.timezone)
-    # A second of grace: an eta made from the longest countdown has already grown nearer by now, never further.
     return (eta - datetime.now(UTC)).total_seconds()
 
 

@@ -65,9 +65,7 @@ def as_text(policy: Policy, exempt: Iterable[str] = (), width: int = 100) -> str
             ("queue", "processes", "stop timeout"),
             [(q.name, str(q.concurrency), f"{q.stop_timeout_s} s") for q in policy.queues.values()],
         ),
-        f"Redis hands out an unacknowledged message again after {policy.visibility_timeout_s} s (visibility): longest "
-        f"countdown {policy.longest_countdown_s} s + {policy.prefetch_multiplier + 1} x longest limit "
-        f"{policy.longest_limit_s} s + margin {policy.margin_s} s. Prefetch multiplier {policy.prefetch_multiplier}.",
+        _visibility(policy, width),
     ]
     parts += [_why(task.name, task.reason, task.gaps, width) for task in tasks]
     exempt = sorted(exempt)
@@ -82,6 +80,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, tuple("-" * width for width in widths), *rows]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
                      for line in lines)  # fmt: skip
+
+
+def _visibility(policy: Policy, width: int) -> str:
+    limits = policy.prefetch_multiplier + 1
+    text = (
+        f"Redis hands out an unacknowledged message again after {policy.visibility_timeout_s} s "
+        f"(visibility): longest countdown {policy.longest_countdown_s} s + {limits} x longest limit "
+        f"{policy.longest_limit_s} s + margin {policy.margin_s} s. "
+        f"Prefetch multiplier {policy.prefetch_multiplier}."
+    )
+    return textwrap.fill(text, width)
 
 
 def _why(name: str, reason: str, gaps: Iterable[str], width: int) -> str:

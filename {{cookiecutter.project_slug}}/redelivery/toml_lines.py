@@ -13,8 +13,9 @@ KeyPath = tuple[str, ...]
 def key_lines(text: str) -> dict[KeyPath, int]:
     """Map each key path of a valid TOML text to the line (from 1) of the statement that first names it.
 
-    The text is cut into statements: lines are added up until they parse on their own, which holds for headers,
-    comments, and values over several lines alike. A statement after a header belongs to that header's table.
+    The text is cut into statements: lines are added up until they parse on their own, which holds for
+    headers, comments, and values over several lines alike. A statement after a header belongs to that
+    header's table.
     """
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
@@ -38,7 +39,7 @@ def syntax_error_line(text: str, error: tomllib.TOMLDecodeError) -> int:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number of the first line, text) of each statement; comments and empty lines come on their own."""
+    """Yield (number of the first line, text) of each statement; comments and empty lines are their own."""
     first, gathered = 1, ""
     for number, line in enumerate(text.split("\n"), start=1):
         gathered = f"{gathered}{line}\n"

@@ -37,8 +37,8 @@ def refusals(worker: Any) -> list[str]:
     current = policy.current()
     if worker.prefetch_multiplier != current.prefetch_multiplier:
         found.append(
-            f"--prefetch-multiplier {worker.prefetch_multiplier} contradicts the {current.prefetch_multiplier} "
-            "that the visibility timeout is computed for: leave it out."
+            f"--prefetch-multiplier {worker.prefetch_multiplier} contradicts the "
+            f"{current.prefetch_multiplier} that the visibility timeout is computed for: leave it out."
         )
     known = {*current.queues, *(queue.name for queue in force.in_force().app.conf.task_queues or ())}
     for queue in worker.app.amqp.queues.consume_from:
@@ -48,7 +48,7 @@ def refusals(worker: Any) -> list[str]:
 
 
 def _refuse_or_start(sender: Any = None, **_: Any) -> None:
-    """Refuse before the pool exists. Celery logs an exception of a receiver and starts anyway; SystemExit gets through."""
+    """Refuse before the pool exists; of all exceptions in a receiver only SystemExit stops the worker."""
     from redelivery import force
     from redelivery.policy import PolicyError
 
@@ -79,7 +79,7 @@ def _set_concurrency(
 
 
 def _drop_own_limits(request: Any = None, **_: Any) -> None:
-    """Let the policy's limits hold for a message that brings others, as ``send_task`` can: those would win (measured)."""
+    """Let the policy's limits hold for a message with limits of its own, which would win (measured)."""
     from redelivery import force
 
     state = force.in_force()

@@ -83,8 +83,8 @@ def _problem() -> CheckMessage | None:
     if state is None:
         return Error(
             f"The ack policy {current.where()} is not in force: redelivery.setup(app) was not called.",
-            hint="Call it in the module that makes the Celery app, after app.config_from_object(...), and import that "
-            "module in the project's __init__.py.",
+            hint="Call it in the module that makes the Celery app, after app.config_from_object(...), and "
+            "import that module in the project's __init__.py.",
             id="redelivery.E002",
         )
     state.app.conf.finalize()

@@ -1,4 +1,4 @@
-"""Checks of Celery's settings: what the policy decides, what Celery does not know, what makes a promise void."""
+"""Checks of Celery's settings: those that the policy decides, unknown ones, and those that void a promise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery import concurrency
-from celery.app.defaults import SETTING_KEYS
 from celery.app.defaults import _TO_NEW_KEY as NEW_NAMES
+from celery.app.defaults import SETTING_KEYS
 from celery.concurrency.prefork import TaskPool
 from django.conf import settings
 from django.core.checks import CheckMessage, Error
@@ -95,8 +95,8 @@ def pool(state: InForce) -> Iterator[CheckMessage]:
         )
     if os.environ.get("REMAP_SIGTERM"):
         yield Error(
-            f"REMAP_SIGTERM={os.environ['REMAP_SIGTERM']} is in the environment: every ordinary stop of a worker would "
-            "cut off its running tasks.",
+            f"REMAP_SIGTERM={os.environ['REMAP_SIGTERM']} is in the environment: every ordinary stop of a "
+            "worker would cut off its running tasks.",
             hint="Unset REMAP_SIGTERM.",
             id="redelivery.E012",
         )

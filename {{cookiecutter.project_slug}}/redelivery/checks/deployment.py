@@ -20,8 +20,8 @@ def one_instance(state: InForce) -> Iterator[CheckMessage]:
     for alias, found in cache_places().items():
         for instance in sorted(broker & {place.instance for place in found}):
             yield Error(
-                f"The broker and cache {alias!r} are on one Redis instance ({instance}): a broker must never evict, a "
-                "cache should.",
+                f"The broker and cache {alias!r} are on one Redis instance ({instance}): a broker must never "
+                "evict, a cache should.",
                 hint="Give each an instance of its own.",
                 id="redelivery.E015",
             )

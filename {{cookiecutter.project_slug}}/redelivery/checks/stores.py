@@ -34,8 +34,8 @@ def shared_databases(state: InForce) -> Iterator[CheckMessage]:
             continue
         for place in sorted(ones & others, key=str):
             yield Error(
-                f"{one[0].upper()}{one[1:]} and {other} share one Redis database ({place}): clearing a cache empties "
-                "its whole database.",
+                f"{one[0].upper()}{one[1:]} and {other} share one Redis database ({place}): clearing a "
+                "cache empties its whole database.",
                 hint="Give each a database of its own, in production an instance of its own.",
                 id="redelivery.E014",
             )
@@ -46,23 +46,20 @@ def marker_cache(state: InForce) -> Iterator[CheckMessage]:
     entry = next((it for it in state.policy.tasks.values() if it.guard == "marker"), None)
     if entry is None:
         return
-    alias, where = cache_alias(), state.policy.where(entry)
+    alias = cache_alias()
+    markers = f"The markers of {entry.name} ({state.policy.where(entry)})"
     try:
         cache = caches[alias]
     except (InvalidCacheBackendError, ImportError) as error:
-        yield _unfit(
-            f"The markers of {entry.name} ({where}) need cache {alias!r}, which does not work: {error}."
-        )
+        yield _unfit(f"{markers} need cache {alias!r}, which does not work: {error}.")
         return
     for kind, why in UNFIT_CACHES:
         if isinstance(cache, kind):
-            yield _unfit(
-                f"The markers of {entry.name} ({where}) cannot be kept in cache {alias!r}: {kind.__name__} {why}."
-            )
+            yield _unfit(f"{markers} cannot be kept in cache {alias!r}: {kind.__name__} {why}.")
     if _hides_errors(alias):
         yield _unfit(
-            f"The markers of {entry.name} ({where}) cannot be kept in cache {alias!r}: it ignores errors, so that an "
-            "unreachable cache looks as if nothing had been done yet."
+            f"{markers} cannot be kept in cache {alias!r}: it ignores errors, so that an unreachable cache "
+            "looks as if nothing had been done yet."
         )
 
 
@@ -104,6 +101,6 @@ def _hides_errors(alias: str) -> bool:
 def _unfit(message: str) -> CheckMessage:
     return Error(
         message,
-        hint="Use Redis or Memcached without ignored errors, or name such an alias in REDELIVERY_MARKER_CACHE.",
+        hint="Use Redis or Memcached without hidden errors, or name such a cache in REDELIVERY_MARKER_CACHE.",
         id="redelivery.E017",
     )

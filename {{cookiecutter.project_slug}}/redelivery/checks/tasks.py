@@ -69,8 +69,8 @@ def effect(state: InForce) -> Iterator[CheckMessage]:
             yield Error(
                 f"The entry in {state.policy.where(entry)} is not in force on task {name}: it has "
                 f"{', '.join(differing)}.",
-                hint="Call redelivery.setup(app) before any task is used, and derive no task class from the class of a "
-                "registered task: Celery applies annotations once.",
+                hint="Call redelivery.setup(app) before any task is used, and derive no task class from the "
+                "class of a registered task: Celery applies annotations once.",
                 id="redelivery.E006",
             )
 
@@ -81,8 +81,8 @@ def overlaps(state: InForce) -> Iterator[CheckMessage]:
         route = _own_route(state, entry)
         if route is not None and route != entry.queue:
             yield Error(
-                f"task_routes sends {entry.name} to queue {route!r}, but its entry in {state.policy.where(entry)} "
-                f"says {entry.queue!r}.",
+                f"task_routes sends {entry.name} to queue {route!r}, but its entry in "
+                f"{state.policy.where(entry)} says {entry.queue!r}.",
                 hint="Remove the task from CELERY_TASK_ROUTES: the policy routes it.",
                 id="redelivery.E007",
             )
@@ -107,8 +107,8 @@ def waits(state: InForce) -> Iterator[CheckMessage]:
         wait_s, why = _longest_retry(task)
         if wait_s > longest_s:
             yield Error(
-                f"Task {name} ({state.policy.where(entry)}) may wait {wait_s:g} s for a retry ({why}), longer than "
-                f"longest_countdown_s = {longest_s}.",
+                f"Task {name} ({state.policy.where(entry)}) may wait {wait_s:g} s for a retry ({why}), "
+                f"longer than longest_countdown_s = {longest_s}.",
                 hint=f"Lower {why.split()[0]} in the task, or raise longest_countdown_s under [publish].",
                 id="redelivery.E018",
             )
@@ -138,9 +138,9 @@ def crash_retries(state: InForce) -> Iterator[CheckMessage]:
     for entry in state.policy.tasks.values():
         if entry.crash_retries is not None:
             yield Warning(
-                f"{state.policy.where(entry)}: crash_retries of {entry.name} has no effect: this version does not "
-                "count crashes.",
-                hint="A task that kills its process on every run is redelivered until somebody removes the message.",
+                f"{state.policy.where(entry)}: crash_retries of {entry.name} has no effect: this version "
+                "does not count crashes.",
+                hint="A task that kills its process on every run comes back until its message is removed.",
                 id="redelivery.W001",
             )
 

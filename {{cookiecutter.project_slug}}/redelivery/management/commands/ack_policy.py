@@ -1,4 +1,4 @@
-"""``manage.py ack_policy``: what each task promises, the derived numbers, and whether running workers agree."""
+"""``manage.py ack_policy``: what each task promises, derived numbers, and whether running workers agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the policy share: a policy file, an app that it is put in force on, and a project in a folder."""
+"""What the policy's tests share: a policy file, an app that it is put in force on, a project in a folder."""
 
 import os
 import subprocess
@@ -7,13 +7,11 @@ import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-from celery import Celery, _state
+from celery import Celery
 
 from redelivery import checks, force
-from redelivery.testing.servers import redis_server
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 REDIS_CACHE = {
     "BACKEND": "django.core.cache.backends.redis.RedisCache",
@@ -69,29 +67,8 @@ def make_app(policy_file: Path, settings, tasks=True, **celery_settings) -> Cele
     return app
 
 
-@pytest.fixture
-def policy_app(tmp_path, settings, monkeypatch):
-    """Make an app under a policy: ``policy_app(text, tasks=..., CELERY_...=...)``; nothing of it outlives the test."""
-    monkeypatch.setattr(force, "_in_force", force._in_force)
-    # Celery shares every task of one app with all others that are finalized later.
-    monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
-    settings.CACHES = {"default": REDIS_CACHE}
-
-    def make(text=POLICY, **options):
-        return make_app(write_policy(tmp_path, text), settings, **options)
-
-    return make
-
-
-@pytest.fixture
-def redis_url():
-    """The URL of a Redis server of the test's own."""
-    with redis_server() as server:
-        yield server.url()
-
-
 def messages(about: str = "shop", some=checks.CHECKS) -> list:
-    """What the checks say about a text; the tasks of the service, which Celery shares with every app, are left out."""
+    """What the checks say about a text; so the service's tasks, shared with every app, are left out."""
     return [message for message in checks.run(some) if about in f"{message.msg} {message.hint}"]
 
 
@@ -168,8 +145,7 @@ CELERY_BROKER_URL = f"redis://127.0.0.1:{PORT}/0"
 CELERY_TASK_IGNORE_RESULT = True
 """
 CELERY = """\
-import pytest
-from celery import Celery, _state
+from celery import Celery
 
 import redelivery
 

@@ -9,11 +9,11 @@ from celery import chain, group
 
 from redelivery import force, worker
 from redelivery.publish import PolicyViolation
-from tests.policy_tools import nothing, policy_app  # noqa: F401  a fixture
+from tests.policy.tools import nothing
 
 
 @pytest.fixture
-def sent(monkeypatch, policy_app):  # noqa: F811
+def sent(monkeypatch, policy_app):
     """What gets past the policy: (name, options) of each message, which is not sent."""
     app, messages = policy_app(), []
     monkeypatch.setattr(app, "send_task", lambda name, *args, **options: messages.append((name, options)))
@@ -116,11 +116,11 @@ def test_queues_and_delivery(sent):
     assert conf.worker_cancel_long_running_tasks_on_connection_loss is True
 
 
-def test_brokers_without_visibility_get_no_such_option(policy_app):  # noqa: F811
+def test_brokers_without_visibility_get_no_such_option(policy_app):
     assert policy_app(CELERY_BROKER_URL="amqp://h/").conf.broker_transport_options == {}
 
 
-def test_what_the_project_set_by_hand_is_kept(policy_app):  # noqa: F811
+def test_what_the_project_set_by_hand_is_kept(policy_app):
     from kombu import Exchange, Queue
 
     own = Queue("main", Exchange("own"), routing_key="own")

@@ -8,11 +8,11 @@ from django.core.cache import caches
 
 from redelivery import log
 from redelivery.marker import Marker, MarkerUnavailable
-from tests.policy_tools import REDIS_CACHE, nothing, policy_app, redis_url  # noqa: F401  fixtures
+from tests.policy.tools import REDIS_CACHE, nothing
 
 
 @pytest.fixture
-def cache(policy_app, settings, redis_url):  # noqa: F811
+def cache(policy_app, settings, redis_url):
     policy_app()
     settings.CACHES = {"default": {**REDIS_CACHE, "LOCATION": redis_url}}
     return caches["default"]
@@ -27,7 +27,7 @@ def test_marker(cache):
     assert cache.get("redelivery:shop.tasks.mail:7") == 1
 
 
-def test_marker_lives_as_long_as_its_entry_says(cache, redis_url):  # noqa: F811
+def test_marker_lives_as_long_as_its_entry_says(cache, redis_url):
     import redis
 
     Marker("shop.tasks.mail", 7).set()
@@ -46,7 +46,7 @@ def test_any_key_is_fit_for_any_cache(cache, key):
     assert marker.is_set() and not Marker("shop.tasks.mail", key + "y").is_set()
 
 
-def test_unreachable_cache(policy_app, settings, caplog):  # noqa: F811
+def test_unreachable_cache(policy_app, settings, caplog):
     policy_app()
     settings.CACHES = {"default": {**REDIS_CACHE, "LOCATION": "redis://127.0.0.1:1/0"}}
     marker = Marker("shop.tasks.mail", 7)
@@ -56,7 +56,7 @@ def test_unreachable_cache(policy_app, settings, caplog):  # noqa: F811
     assert "could not be written" in caplog.text
 
 
-def test_marker_needs_an_entry_with_that_guard(policy_app):  # noqa: F811
+def test_marker_needs_an_entry_with_that_guard(policy_app):
     policy_app()
     for name in ("shop.tasks.count", "shop.tasks.unknown"):
         with pytest.raises(LookupError, match=name):
@@ -71,7 +71,7 @@ def test_cache_of_the_markers_own(cache, settings):
 
 
 @pytest.fixture
-def lines(policy_app, caplog):  # noqa: F811
+def lines(policy_app, caplog):
     """Run a task as a delivery: ``lines(body, redelivered=True)`` gives (text, context) of each log line."""
     caplog.set_level(logging.INFO, "redelivery")
     caplog.handler.addFilter(log.TaskContext())
@@ -141,7 +141,7 @@ def test_failure(lines):
     assert not any("finished" in text for text, _ in found)
 
 
-def test_hard_time_limit_is_logged_once(policy_app, caplog):  # noqa: F811
+def test_hard_time_limit_is_logged_once(policy_app, caplog):
     task = policy_app().tasks["shop.tasks.mail"]
     for _ in range(2):
         log._failed(sender=task, task_id="id-9", exception=TimeLimitExceeded(60))

@@ -1,4 +1,4 @@
-"""Real processes: what each does about a broken policy, what a worker refuses, and ``manage.py ack_policy``."""
+"""Real processes: what each does about a broken policy, what a worker refuses, the command."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 from redelivery.testing import processes
 from redelivery.testing.servers import redis_server
-from tests.policy_tools import POLICY, Project
+from tests.policy.tools import POLICY, Project
 
 BROKEN = POLICY.replace('"late"', '"lat"')
 MISTAKE = "ack_policy.toml:6: task shop.tasks.mail: ack 'lat' is not one of the ways to acknowledge"

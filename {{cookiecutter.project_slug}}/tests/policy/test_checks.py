@@ -10,7 +10,7 @@ from kombu import Queue
 from redelivery import checks, force
 from redelivery.checks import configuration, deployment, stores, tasks
 from redelivery.places import places
-from tests.policy_tools import POLICY, REDIS_CACHE, messages, nothing, policy_app, redis_url  # noqa: F401  fixtures
+from tests.policy.tools import POLICY, REDIS_CACHE, messages, nothing
 
 
 def ids(found):
@@ -235,7 +235,7 @@ def test_annotations_are_merged(policy_app):
 )
 def test_setting_that_contradicts_the_policy(policy_app, setting, value):
     app = policy_app(**{f"CELERY_{setting}": value})
-    error = only([message for message in checks.run((configuration.decided_by_policy,))])
+    error = only(checks.run([configuration.decided_by_policy]))
     assert error.id == "redelivery.E009"
     assert f"CELERY_{setting} is " in error.msg and "ack_policy.toml" in f"{error.msg} ack_policy.toml"
     task = app.tasks["shop.tasks.mail"]

@@ -4,7 +4,7 @@ import pytest
 
 from redelivery import policy
 from redelivery.policy import PolicyError
-from tests.policy_tools import POLICY, write_policy
+from tests.policy.tools import POLICY, write_policy
 
 
 def change(old: str, new: str) -> str:
@@ -54,13 +54,16 @@ def test_a_policy_without_tasks(tmp_path):
 
 def test_inline_tables_dotted_keys_and_windows_line_ends(tmp_path):
     text = POLICY.split("[tasks")[0] + (
-        'tasks."a.b" = { queue = "main", ack = "late", guard = "none", time_limit_s = 5, reason = "Twice is fine here." }'
+        'tasks."a.b" = { queue = "main", ack = "late", guard = "none", time_limit_s = 5, '
+        'reason = "Twice is fine here." }'
     )
     text = text.replace("[queues.main]\nconcurrency = 2", "queues.main.concurrency = 2").replace("\n", "\r\n")
     found = policy.load(write_policy(tmp_path, "\ufeff" + text))
     assert found.tasks["a.b"].line == 3
 
 
+HEADER = '[tasks."shop.tasks.mail"]'
+LIMIT = "time_limit_s = 60"
 MARKER = 'guard        = "marker"'
 REASON = 'reason       = "A customer must get the mail, and should get it once."'
 GAP = '["killed after the send and before the marker: sent twice"]'
@@ -107,14 +110,14 @@ BAD = {
     "limit a fraction": (change("time_limit_s = 60", "time_limit_s = 60.5"), 8, "must be a whole number"),
     "limit a text": (change("time_limit_s = 60", 'time_limit_s = "1m"'), 8, "must be a whole number"),
     "limit endless": (change("time_limit_s = 60", "time_limit_s = inf"), 8, "must be a whole number"),
-    "soft equals hard": (change("time_limit_s = 60", "time_limit_s = 60\nsoft_time_limit_s = 60"), 9, "below time_limit_s"),
-    "soft over hard": (change("time_limit_s = 60", "soft_time_limit_s = 90\ntime_limit_s = 60"), 8, "below time_limit_s"),
+    "soft equals hard": (change(LIMIT, LIMIT + "\nsoft_time_limit_s = 60"), 9, "below time_limit_s"),
+    "soft over hard": (change(LIMIT, "soft_time_limit_s = 90\n" + LIMIT), 8, "below time_limit_s"),
     "marker_days without marker": (POLICY + "marker_days = 5\n", 19, "goes with guard"),
     "marker_days 0": (change(MARKER, MARKER + "\nmarker_days = 0"), 8, "from 1"),
     "marker dies before the message": (
         change("time_limit_s = 60", "marker_days = 1\ntime_limit_s = 80000"), 8, "lives 1 days"),
     "crash_retries negative": (change(MARKER, MARKER + "\ncrash_retries = -1"), 8, "from 0 to 100"),
-    "crash_retries no number": (change(MARKER, MARKER + '\ncrash_retries = "three"'), 8, "must be a whole number"),
+    "crash_retries no number": (change(MARKER, MARKER + '\ncrash_retries = "3"'), 8, "a whole number"),
     "reason empty": (change(REASON, 'reason = ""'), 9, "is not a reason"),
     "reason todo": (change(REASON, 'reason = "TODO: write down the reason"'), 9, "is not a reason"),
     "reason one word": (change(REASON, 'reason = "because"'), 9, "is not a reason"),
@@ -126,10 +129,10 @@ BAD = {
     "gaps of numbers": (change(GAP, "[1, 2]"), 10, "gaps must be a list of texts"),
     "gap of no kind": (change(GAP, '["sometimes sent twice"]'), 10, 'must begin with one of "killed"'),
     "gap that only looks like a kind": (change(GAP, '["killedness"]'), 10, "must begin with one of"),
-    "gap in a list over lines": (change(GAP, '[\n  "killed: twice",\n  "oops: twice",\n]'), 10, "'oops: twice'"),
+    "gap in a list over lines": (change(GAP, '[\n  "killed: twice",\n  "oops",\n]'), 10, "'oops'"),
     "gap that the guard cannot have": (change(GAP, '["lost at times"]'), 10, 'no gap of the kind "lost"'),
     "gap twice": (change(GAP, '["killed: twice", "killed: twice"]'), 10, "declared twice"),
-    "name without quotes": (change('[tasks."shop.tasks.mail"]', "[tasks.shop.tasks.mail]"), 4, 'write [tasks."shop.tasks.mail"]'),
+    "name without quotes": (change(HEADER, "[tasks.shop.tasks.mail]"), 4, f"write {HEADER}"),
     "name empty": (change('"shop.tasks.mail"', '""'), 4, "is not a task name"),
     "name with spaces": (change('"shop.tasks.mail"', '"send mail"'), 4, "is not a task name"),
     "Celery's own task": (change('"shop.tasks.mail"', '"celery.backend_cleanup"'), 4, "are exempt"),
