@@ -9,3 +9,5 @@ threads = 4
 # Seconds that a stop gives requests in flight. The slowest one waits 3 s for a broker that is away.
 graceful_timeout = 20
 accesslog = "-"
+# Nobody controls it but its supervisor, and several services may run under one user.
+control_socket_disable = True

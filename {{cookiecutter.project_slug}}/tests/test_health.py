@@ -80,11 +80,15 @@ def test_server_that_never_answers_is_asked_once(client, monkeypatch):
     assert len(asked) == 1
 
 
-def test_no_password_in_answer_or_log(client, caplog):
+def test_no_password_in_answer_or_log(client, caplog, monkeypatch):
+    def refuse() -> None:
+        raise ValueError("cannot connect to postgres://user:hunter2@db/service")
+
+    monkeypatch.setitem(health.SERVERS, "database", refuse)
     with broker_at(f"redis://:hunter2@127.0.0.1:{free_port()}/0"):
         response = client.get("/healthz")
     assert response.status_code == 503
-    assert "no answer from the broker" in caplog.text
+    assert "no answer from the broker" in caplog.text and "no answer from the database" in caplog.text
     assert "hunter2" not in response.content.decode() + caplog.text
 
 

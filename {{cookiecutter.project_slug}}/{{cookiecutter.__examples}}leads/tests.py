@@ -133,12 +133,11 @@ class TestPublishing:
         assert services.publish_overdue_alerts() == 0
         assert waiting("email") == 1
 
-    def test_sweep_gives_up_at_once_without_a_broker(self, no_broker, deliver):
+    def test_sweep_gives_up_at_once_without_a_broker(self, no_broker, deliver, caplog):
         for _ in range(5):
             overdue()
-        begun = time.monotonic()
         assert deliver(publish_overdue_alerts) == 0
-        assert time.monotonic() - begun < 3
+        assert caplog.text.count("was not published") == 1
         assert Lead.objects.filter(alert_due_at__lte=timezone.now()).count() == 5
 
 

@@ -13,8 +13,7 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_IGNORE_RESULT = True
 
 # A broker that is down or paused costs a web request at most three such timeouts (measured): the publishing,
-# its one retry, and the connection in between. The retry is for a connection that a restart of Redis has left
-# stale.
+# its one retry, and the connection in between. The retry is for a connection that died without a word.
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 0.7, "socket_connect_timeout": 0.7, "max_retries": 1}
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0, "interval_max": 0.1}
 
