@@ -107,7 +107,9 @@ class CrashMap:
             "once": self.once,
             "completed": self.completed,
             "seconds": round(self.seconds, 2),
-            "points": [{**asdict(k.point), "killed": k.killed, "redelivered": k.redelivered} for k in self.kills],
+            "points": [
+                {**asdict(k.point), "killed": k.killed, "redelivered": k.redelivered} for k in self.kills
+            ],
         }
 
 
@@ -121,7 +123,9 @@ class Killer:
         self.entry = policy.current().tasks[case.task]
         self.task = celery_app().tasks.get(case.task)
         if self.task is None:
-            raise CrashMapError(f"{case.task}: no task of this name is registered with Celery; is its module imported?")
+            raise CrashMapError(
+                f"{case.task}: no task of this name is registered with Celery; is its module imported?"
+            )
         self.root = Path(settings.BASE_DIR)
         self.tracer = Tracer(self.root)
         self.run_task = build_tracer(self.task.name, self.task, app=self.task.app)
@@ -159,8 +163,8 @@ class Killer:
         once = self.count(message)
         if not once:
             raise CrashMapError(
-                f"{self.entry.name}: a whole run had no effect that {type(self.case).__name__}.effects() counts; it ended "
-                f"as {end['state']}{end.get('error') and ': ' + end['error'] or ''}. Mend the case, or the task."
+                f"{self.entry.name}: a whole run had no effect that {type(self.case).__name__}.effects() counts; it "
+                f"ended as {end['state']} {end.get('error', '')}. Mend the case, or the task."
             )
         if not end["points"]:
             raise CrashMapError(f"{self.entry.name}: it ran no code under {self.root}; is BASE_DIR right?")
@@ -186,7 +190,8 @@ class Killer:
         message = self.fresh_message()
         end = self.deliver(message, kill_at=point)
         if end["state"] != "KILLED" or end["at"] != [point.file, point.function, point.line]:
-            there = "it ended as " + end["state"] if end["state"] != "KILLED" else "it was at {}:{2} in {1}".format(*end["at"])
+            ended = end["state"] != "KILLED"
+            there = f"it ended as {end['state']}" if ended else "it was at {0}:{2} in {1}".format(*end["at"])
             raise CrashMapError(
                 f"{self.entry.name}: its path differs from run to run: opcode {point.index} of {point.thread} was at "
                 f"{point.where}, this time {there}. A crash map needs one path: fix what the task draws at random, or "
@@ -212,19 +217,36 @@ class Killer:
     def deliver_retries(self) -> None:
         """Deliver what the task published for itself (retries), at once and until nothing waits."""
         for _ in range(LONGEST_CHAIN):
-            raw = [message for message in self.world.waiting_messages() if message["headers"]["task"] == self.entry.name]
+            raw = [
+                message
+                for message in self.world.waiting_messages()
+                if message["headers"]["task"] == self.entry.name
+            ]
             if not raw:
                 return
             for message in map(Message.from_broker, raw):
                 self.deliver(message)
-        raise CrashMapError(f"{self.entry.name}: still retrying after {LONGEST_CHAIN} deliveries; does the case let it end?")
+        raise CrashMapError(
+            f"{self.entry.name}: still retrying after {LONGEST_CHAIN} deliveries; does the case let it end?"
+        )
 
-    def deliver(self, message: Message, *, redelivered: bool = False, record: bool = False, kill_at: Point | None = None) -> dict:
+    def deliver(
+        self,
+        message: Message,
+        *,
+        redelivered: bool = False,
+        record: bool = False,
+        kill_at: Point | None = None,
+    ) -> dict:
         """Run the task once in a forked child and return how it ended: its state, and what was asked for."""
-        child = self.fork(message, redelivered, lambda report: self.watch(report, record, kill_at), tell_modules=record)
+        child = self.fork(
+            message, redelivered, lambda report: self.watch(report, record, kill_at), tell_modules=record
+        )
         return child.end(self.entry.time_limit_s, self.entry.name)
 
-    def watch(self, report: Callable[[dict], None], record: bool, kill_at: Point | None) -> Callable[[Point], None] | None:
+    def watch(
+        self, report: Callable[[dict], None], record: bool, kill_at: Point | None
+    ) -> Callable[[Point], None] | None:
         """Return what a child does at each point."""
         if record:
             return lambda point: report({"point": list(asdict(point).values())})
@@ -322,8 +344,8 @@ class Child:
             os.waitpid(self.pid, 0)
         if not self.closed:
             raise CrashMapError(
-                f"{name}: one run did not end within its time limit of {seconds:g} s. A crash map runs it hundreds of times: "
-                "let the case prepare a short one."
+                f"{name}: one run did not end within its time limit of {seconds:g} s. A crash map runs it hundreds of "
+                "times: let the case prepare a short one."
             )
         reports = self.reports()
         last = reports.pop() if reports and "state" in reports[-1] else {"state": "DIED"}

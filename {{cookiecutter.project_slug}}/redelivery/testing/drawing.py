@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -30,10 +29,15 @@ class Drawn:
         """Return plain data."""
         if self.error:
             return {"task": self.task, "error": self.error}
-        return {**self.crash_map.as_json(), **({"duplicates": vars(self.duplicates)} if self.duplicates else {})}
+        return {
+            **self.crash_map.as_json(),
+            **({"duplicates": vars(self.duplicates)} if self.duplicates else {}),
+        }
 
 
-def draw(cases: list[Case], *, duplicates: bool = False, jobs: int | None = None, progress: Progress | None = None) -> list[Drawn]:
+def draw(
+    cases: list[Case], *, duplicates: bool = False, jobs: int | None = None, progress: Progress | None = None
+) -> list[Drawn]:
     """Draw the maps of some cases.
 
     Args:
@@ -50,7 +54,9 @@ def draw(cases: list[Case], *, duplicates: bool = False, jobs: int | None = None
     ours, processes = [], []
     for part in range(jobs):
         mine, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=draw_part, args=(cases, part, jobs, duplicates and part == 0, theirs))
+        process = context.Process(
+            target=draw_part, args=(cases, part, jobs, duplicates and part == 0, theirs)
+        )
         process.start()
         theirs.close()
         ours.append(mine)
@@ -72,7 +78,9 @@ def receive(pipes: list[Connection], progress: Progress) -> list[list[Drawn]]:
             try:
                 message = pipe.recv()
             except EOFError:
-                raise SandboxError("a process that draws the maps ended without a result; its own message is above") from None
+                raise SandboxError(
+                    "a process that draws the maps ended without a result; its own message is above"
+                ) from None
             if isinstance(message, SandboxError):
                 raise message
             if isinstance(message, list):
@@ -114,7 +122,10 @@ def merge(shares: list[Drawn]) -> Drawn:
     maps = [share.crash_map for share in shares]
     whole = maps[0]
     if len({len(crash_map.path) for crash_map in maps}) > 1:
-        return Drawn(whole.task, error=f"{whole.task}: its path differs from run to run: {[len(m.path) for m in maps]} opcodes")
+        return Drawn(
+            whole.task,
+            error=f"{whole.task}: its path differs from run to run: {[len(m.path) for m in maps]} opcodes",
+        )
     kills = {kill.position: kill for crash_map in maps for kill in crash_map.kills}
     whole.kills = [kills[position] for position in sorted(kills)]
     whole.seconds = max(crash_map.seconds for crash_map in maps)

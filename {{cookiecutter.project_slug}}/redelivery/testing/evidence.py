@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cached_property
 
 
@@ -20,10 +21,15 @@ class Experiment:
             "DJANGO_SETTINGS_MODULE": settings_module,
             "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path])),
         }
-        self.output = tempfile.TemporaryFile("w+")
-        self.errors = tempfile.TemporaryFile("w+")
+        # Files, not pipes: nobody reads while it runs.
+        self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, *command], env=environment, stdout=self.output, stderr=self.errors, stdin=subprocess.DEVNULL
+            [sys.executable, *command],
+            env=environment,
+            stdout=self.output,
+            stderr=self.errors,
+            stdin=subprocess.DEVNULL,
         )
 
     @cached_property
@@ -34,7 +40,9 @@ class Experiment:
         self.errors.seek(0)
         text = self.output.read()
         if not text.strip():
-            raise AssertionError(f"{' '.join(self.process.args[1:])} ended with status {status}:\n{self.errors.read()[-4000:]}")
+            raise AssertionError(
+                f"{' '.join(self.process.args[1:])} ended with status {status}:\n{self.errors.read()[-4000:]}"
+            )
         return json.loads(text)
 
     def stop(self) -> None:
@@ -61,17 +69,18 @@ class Evidence:
         self.kills = self.start("-m", "redelivery.testing.kills", *kills) if kills else None
 
     @classmethod
-    def of_session(cls, settings_module: str, session, parameter: str) -> "Evidence":
+    def of_session(cls, settings_module: str, session, tasks_of: Callable[[dict], list[str]]) -> "Evidence":
         """Return the evidence that the collected tests of a pytest session ask for, and no more.
 
-        `parameter` is the name under which they get the task; tests of real kills are those with an `event`.
+        `tasks_of` gives the tasks of a test from its parameters; tests of real kills are those with an `event`.
         """
-        wanted: dict[bool, dict[str, None]] = {True: {}, False: {}}
+        maps: dict[str, None] = {}
+        kills: dict[str, None] = {}
         for item in session.items:
-            parameters = getattr(item, "callspec", None) and item.callspec.params or {}
-            if parameters.get(parameter) and "evidence" in item.fixturenames:
-                wanted["event" in parameters][parameters[parameter]] = None
-        return cls(settings_module, maps=list(wanted[False]), kills=list(wanted[True]))
+            if "evidence" in item.fixturenames and hasattr(item, "callspec"):
+                parameters = item.callspec.params
+                (kills if "event" in parameters else maps).update(dict.fromkeys(tasks_of(parameters)))
+        return cls(settings_module, list(maps), list(kills))
 
     def start(self, *command: str) -> Experiment:
         """Start an experiment."""

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
-
 from django.db import connections
 
 from redelivery import policy
@@ -63,11 +62,20 @@ class Worker:
     def __init__(self, world: World, directory: Path, time_limit_s: float, slots: int):
         self.log = directory / f"worker-{uuid4().hex[:8]}.log"
         queues = ",".join(policy.current().queues)
-        command = [sys.executable, "-m", "redelivery.testing.worker", str(directory), str(time_limit_s), str(VISIBILITY_S)]
+        command = [
+            sys.executable,
+            "-m",
+            "redelivery.testing.worker",
+            str(directory),
+            str(time_limit_s),
+            str(VISIBILITY_S),
+        ]
         command += ["--queues", queues, "--concurrency", str(slots), "--hostname", f"{uuid4().hex[:8]}@test"]
         environment = {**world.addresses.environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with self.log.open("w") as log:
-            self.process = processes.start(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = processes.start(
+                command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
 
     @property
     def pid(self) -> int:
@@ -126,7 +134,9 @@ class Strike:
     def publish(self) -> None:
         """Order the holds, then publish the messages."""
         for one in self.held:
-            (self.directory / "hold" / one.id).write_text(json.dumps([one.kill.point.thread, one.kill.point.index]))
+            (self.directory / "hold" / one.id).write_text(
+                json.dumps([one.kill.point.thread, one.kill.point.index])
+            )
         for one in self.held:
             celery_app().tasks[one.case.task].apply_async(one.args, task_id=one.id)
         self.wait(self.all_held, f"{len(self.held)} tasks to be held in the worker")
@@ -238,7 +248,8 @@ def struck(world: World, batch: list[tuple], event: str):
     """Give a worker in which every task of a batch is held, ready for the event; end it afterwards."""
     world.empty()
     held = [
-        Held(case, phase, kill, once, tuple(case.prepare(world)), str(uuid4())) for case, phase, kill, once in batch
+        Held(case, phase, kill, once, tuple(case.prepare(world)), str(uuid4()))
+        for case, phase, kill, once in batch
     ]
     world.waiting_messages()
     world.close()
@@ -267,7 +278,9 @@ def strike_all(world: World, tasks: list[str]) -> list[Outcome]:
 
 def outcome(world: World, one: Held, event: str, runs: int) -> Outcome:
     """Count the effects of one message, and say what the crash map foretold."""
-    foretold = one.kill.redelivered if runs > 1 else one.once if event == "SIGTERM to main" else one.kill.killed
+    foretold = (
+        one.kill.redelivered if runs > 1 else one.once if event == "SIGTERM to main" else one.kill.killed
+    )
     return Outcome(one.case.task, event, one.phase, runs, one.case.effects(world, one.args), foretold)
 
 

@@ -87,4 +87,8 @@ class Tracer:
     def belongs(self, name: str) -> bool:
         """Tell whether a source file is project code."""
         outside = name.startswith(_LIBRARIES) or "/site-packages/" in name
-        return name.startswith(self.root) and not outside and (name == _MARKER or not name.startswith(_REDELIVERY))
+        return (
+            name.startswith(self.root)
+            and not outside
+            and (name == _MARKER or not name.startswith(_REDELIVERY))
+        )

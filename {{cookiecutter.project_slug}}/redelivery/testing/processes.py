@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -39,24 +40,20 @@ def stop(process: subprocess.Popen, seconds: float = 10) -> int:
     """Ask a started process to end, kill its group after so many seconds, and return its exit status."""
     if process.poll() is None:
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
     kill_group(process)
     return process.wait()
 
 
 def kill_group(process: subprocess.Popen) -> None:
     """SIGKILL every process of the group that the started process leads."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def wait_until(true: Callable[[], object], seconds: float, what: str):
-    """Return the first true answer of a function; raise TimeoutError, naming what was waited for, after so many seconds."""
+    """Return the first true answer of a function; raise TimeoutError, which names `what`, after so many seconds."""
     end = time.monotonic() + seconds
     while True:
         answer = true()

@@ -48,9 +48,14 @@ MEASURED: dict[str, dict[str, frozenset[int]]] = {
 }
 
 # What a declared gap lets through, and where it must then be seen.
-GAPS = {"killed": ("killed", 2), "lost": ("killed", 0), "two deliveries": ("twins", 2), "cache flushed": ("flushed_cache", 2)}
+GAPS = {
+    "killed": ("killed", 2),
+    "lost": ("killed", 0),
+    "two deliveries": ("twins", 2),
+    "cache flushed": ("flushed_cache", 2),
+}
 
-# How often a held task starts, by how it is acknowledged: measured with Celery 5.7 on Redis, and again by each test run.
+# How often a held task starts, by how it is acknowledged: measured with Celery 5.7 on Redis, and by each test run.
 RUNS = {
     "SIGTERM to main": {"early": 1, "late": 1},
     "SIGTERM to main and children": {"early": 1, "late": 2},
@@ -80,7 +85,8 @@ def gap_kinds(entry: TaskPolicy) -> set[str]:
 def faults(entry: TaskPolicy, what: str, seen: dict[str, int]) -> list[str]:
     """Compare counts that were seen with what the policy declares for a task; return what does not fit, in words.
 
-    `what` is the experiment (`killed`, `completed`, `twins`, `second_message`, `flushed_cache`), `seen` the counts by place.
+    `what` is the experiment (`killed`, `completed`, `twins`, `second_message`, `flushed_cache`), `seen` the counts by
+    place.
     """
     declared = {number for kind in gap_kinds(entry) for place, number in [GAPS[kind]] if place == what}
     promised = PROMISES[entry.guard]
@@ -91,7 +97,10 @@ def faults(entry: TaskPolicy, what: str, seen: dict[str, int]) -> list[str]:
         if number not in allowed
     ]
     missing = declared - set(seen.values())
-    return found + [f"a gap is declared that lets {number} effects through ({what}), but none was seen" for number in missing]
+    return found + [
+        f"a gap is declared that lets {number} effects through ({what}), but none was seen"
+        for number in missing
+    ]
 
 
 def guard_table() -> str:
@@ -109,7 +118,10 @@ def guard_table() -> str:
 def kill_table() -> str:
     """Return the documentation's table of real kills (Markdown): runs, effects killed before, effects killed after."""
     guards = list(PROMISES)
-    lines = ["| event | " + " | ".join(f"`{guard}`" for guard in guards) + " |", "|---" * (len(guards) + 1) + "|"]
+    lines = [
+        "| event | " + " | ".join(f"`{guard}`" for guard in guards) + " |",
+        "|---" * (len(guards) + 1) + "|",
+    ]
     for event, runs in RUNS.items():
         cells = []
         for guard in guards:

@@ -56,7 +56,9 @@ def sections(crash_map: CrashMap, root: Path) -> Iterator[tuple[str, list[Row]]]
     for file, group in groupby(functions, key=lambda place: place[0]):
         source = (root / file).read_text().splitlines()
         for _, function in group:
-            lines = [k.point.line for k in crash_map.kills if (k.point.file, k.point.function) == (file, function)]
+            lines = [
+                k.point.line for k in crash_map.kills if (k.point.file, k.point.function) == (file, function)
+            ]
             numbers = range(min(lines), max(lines) + 1)
             yield f"{file}: {function}", [Row(n, source[n - 1], by_line.get((file, n))) for n in numbers]
 
@@ -64,7 +66,9 @@ def sections(crash_map: CrashMap, root: Path) -> Iterator[tuple[str, list[Row]]]
 def summary(crash_map: CrashMap) -> str:
     """Say in one line what was tried and what came of it."""
     counts = [kill.redelivered for kill in crash_map.kills]
-    again = "then delivered again" if crash_map.ack == "late" else "never delivered again (acknowledged early)"
+    again = (
+        "then delivered again" if crash_map.ack == "late" else "never delivered again (acknowledged early)"
+    )
     parts = [f"{counts.count(n)} x {n}" for n in sorted(set(counts))]
     return (
         f"{crash_map.task}: killed before each of {len(counts)} opcodes, {again}; effects: {', '.join(parts)}; "
@@ -109,8 +113,10 @@ def as_html(crash_maps: list[CrashMap], root: Path) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE}</style><h1>Crash map</h1>"
         '<p class="legend">Beside each line: how many effects were seen from outside after the task was killed before '
-        "an opcode of that line and its message was delivered again. 1 is what one wants; <b>twice</b> is a gap that lets "
-        "a duplicate through; <b>lost</b> is work that was never done.</p>" + "\n".join(body) + "</html>\n"
+        "an opcode of that line and its message was delivered again. 1 is what one wants; <b>twice</b> is a gap that "
+        "lets a duplicate through; <b>lost</b> is work that was never done.</p>"
+        + "\n".join(body)
+        + "</html>\n"
     )
 
 

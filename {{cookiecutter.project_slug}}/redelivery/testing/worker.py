@@ -1,4 +1,4 @@
-"""A real Celery worker inside a sandbox, whose tasks can be held at one opcode.
+"""A real Celery worker with short limits, inside a sandbox if there is one, whose tasks can be held at one opcode.
 
 `python -m redelivery.testing.worker DIRECTORY TIME_LIMIT_S VISIBILITY_S [arguments of "celery worker"]`
 
@@ -17,7 +17,7 @@ from celery.signals import task_postrun, task_prerun, worker_init
 from django.conf import settings
 
 from redelivery.testing.points import Point, Tracer
-from redelivery.testing.sandbox import celery_app, enter
+from redelivery.testing.sandbox import ENVIRONMENT, celery_app, enter
 
 
 class Holder:
@@ -75,9 +75,10 @@ def main() -> None:
     """Run the worker until it is told to stop."""
     directory, time_limit, visibility, *arguments = sys.argv[1:]
     django.setup()
-    enter()
+    if ENVIRONMENT in os.environ:
+        enter()
     app = celery_app()
-    # After the checks of redelivery.worker, which would refuse limits that are not the policy's: they stay in force here.
+    # After the checks of redelivery.worker, which would refuse limits that are not the policy's.
     worker_init.connect(lambda **signal: shorten(app, float(time_limit), float(visibility)), weak=False)
     holder = Holder(Path(directory))
     task_prerun.connect(holder.on_prerun, weak=False)

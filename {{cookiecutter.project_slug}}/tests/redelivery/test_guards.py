@@ -1,4 +1,4 @@
-"""What each guard promises, measured on one small task each; the documentation's tables are printed from the same data."""
+"""What each guard promises, measured on small tasks; the README's tables are printed from the same data."""
 
 from pathlib import Path
 
@@ -15,7 +15,12 @@ README = Path(__file__).parents[2] / "README.md"
 @pytest.fixture(scope="session")
 def evidence(request):
     """The experiments on the guards' project, as far as the collected tests ask for them."""
-    evidence = Evidence("tests.redelivery.guards.settings", maps=list(GUARDS), kills=list(GUARDS))
+
+    def tasks_of(parameters: dict) -> list[str]:
+        wanted = parameters.get("name"), parameters.get("guard")
+        return [entry.name for entry in GUARDS.values() if entry.name in wanted or entry.guard in wanted]
+
+    evidence = Evidence.of_session("tests.redelivery.guards.settings", request.session, tasks_of)
     yield evidence
     evidence.stop()
 

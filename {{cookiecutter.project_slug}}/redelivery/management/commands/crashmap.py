@@ -15,16 +15,22 @@ class Command(BaseCommand):
     """Draw the crash map of one task, or of all that have a case, in a sandbox of its own servers and databases."""
 
     help = (
-        "Kill a task before every opcode of project code, deliver its message again and count the effects from outside. "
+        "Kill a task before every opcode of project code, deliver its message again, count the effects from outside. "
         "Runs in a sandbox: no real database, broker, cache or mail server is touched."
     )
 
     def add_arguments(self, parser):
         """Declare the arguments."""
-        parser.add_argument("task", nargs="*", help="full names as in ack_policy.toml, or their ends; default: all with a case")
+        parser.add_argument(
+            "task",
+            nargs="*",
+            help="full names as in ack_policy.toml, or their ends; default: all with a case",
+        )
         parser.add_argument("--json", action="store_true", help="print every point and its counts as JSON")
         parser.add_argument("--html", metavar="FILE", type=Path, help="write one self-contained page to FILE")
-        parser.add_argument("--jobs", type=int, metavar="N", help="processes to use (default: one for each core, at most 4)")
+        parser.add_argument(
+            "--jobs", type=int, metavar="N", help="processes to use (default: one for each core, at most 4)"
+        )
         parser.add_argument(
             "--duplicates",
             action="store_true",
@@ -84,19 +90,24 @@ class Command(BaseCommand):
 
 
 def chosen_cases(names):
-    """Return the cases of the named tasks (all, without a name); raises CommandError for a name that fits none or several."""
+    """Return the cases of the named tasks, or all; raises CommandError for a name that fits none or several."""
     from redelivery.testing.case import all_cases
 
     cases = all_cases()
     tasks = policy.current().tasks
     if not cases:
-        raise CommandError("no task has a case yet: write one in a module `redelivery_case.py` of the task's app")
+        raise CommandError(
+            "no task has a case yet: write one in a module `redelivery_case.py` of the task's app"
+        )
     chosen = []
     for name in names:
         fitting = [task for task in tasks if task == name or task.endswith(f".{name}")]
         if len(fitting) != 1:
-            raise CommandError(f"{name!r} is {'no task' if not fitting else 'the end of several tasks'} of the policy: {', '.join(fitting or tasks)}")
+            what = "the end of several tasks" if fitting else "no task"
+            raise CommandError(f"{name!r} is {what} of the policy: {', '.join(fitting or tasks)}")
         if fitting[0] not in cases:
-            raise CommandError(f"{fitting[0]} has no case: write one in a module `redelivery_case.py` of its app")
+            raise CommandError(
+                f"{fitting[0]} has no case: write one in a module `redelivery_case.py` of its app"
+            )
         chosen.append(cases[fitting[0]])
     return chosen or [case for task, case in cases.items() if task in tasks]

@@ -16,6 +16,8 @@ DATABASES = {"default": environ.Env().db("DATABASE_URL", default="sqlite:///guar
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1/1"}}
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1/1"}
+}
 CELERY_BROKER_URL = "redis://127.0.0.1/0"
 CELERY_TASK_IGNORE_RESULT = True

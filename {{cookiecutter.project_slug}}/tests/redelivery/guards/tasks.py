@@ -49,7 +49,10 @@ def store_rate(day, value):
 
 @shared_task
 def announce_parcel(parcel_id, to):
-    """Guard `claim`: a conditional update lets one delivery act. A row left in `sending` is in doubt: not this task's to settle."""
+    """Guard `claim`: a conditional update lets one delivery act.
+
+    A row that is left in `sending` is in doubt, which is not this task's to settle.
+    """
     claimed = Parcel.objects.filter(pk=parcel_id, state="waiting").update(state="sending")
     if not claimed:
         return

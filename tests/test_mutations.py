@@ -1,0 +1,138 @@
+"""The generated tests are worth something: each mutation of a generated service turns a named one of them red."""
+
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+
+GENERATED = "tests/redelivery/test_generated.py"
+GUARDS = "tests/redelivery/test_guards.py"
+WELCOME = "onboarding.tasks.send_welcome_email"
+TASKS = "onboarding/tasks.py"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change of one or more files, the test that must fail because of it, and what it must say."""
+
+    name: str
+    changes: tuple[tuple[str, str, str], ...]
+    test: str
+    says: str
+
+
+MARKER_AFTER = """    outcome = services.send_welcome(submission)
+    if outcome is Outcome.SENT:
+        marker.set()
+"""
+MARKER_BEFORE = """    marker.set()
+    outcome = services.send_welcome(submission)
+    if outcome is Outcome.SENT:
+        pass
+"""
+ONE_LINE = """    if (outcome := services.send_welcome(submission)) is Outcome.SENT: marker.set()
+    elif outcome is Outcome.SENT:
+        pass
+"""
+KILLED_GAP = """["killed after the send and before the marker: sent twice",
+                "two"""
+
+MUTATIONS = [
+    Mutation(
+        "the marker write is dropped",
+        ((TASKS, "        marker.set()\n", "        pass\n"),),
+        f"{GENERATED}::test_whole_run_delivered_again[{WELCOME}]",
+        "whole run: 2 effects",
+    ),
+    Mutation(
+        "the marker is written before the send",
+        ((TASKS, MARKER_AFTER, MARKER_BEFORE),),
+        f"{GENERATED}::test_crash_map_equals_declared_gaps[{WELCOME}]",
+        "0 effects",
+    ),
+    Mutation(
+        "send and marker on one line, and the gap between them not declared",
+        ((TASKS, MARKER_AFTER, ONE_LINE), ("ack_policy.toml", KILLED_GAP, '["two')),
+        f"{GENERATED}::test_crash_map_equals_declared_gaps[{WELCOME}]",
+        "2 effects",
+    ),
+    Mutation(
+        "a gap is declared that is not there",
+        (
+            (
+                "tests/redelivery/guards/ack_policy.toml",
+                'guard        = "transaction"\ntime_limit_s = 30\nreason       = "An upsert',
+                'guard        = "marker"\ngaps = ["killed between two lines: written twice"]\n'
+                'time_limit_s = 30\nreason       = "An upsert',
+            ),
+        ),
+        f"{GUARDS}::test_declared_equals_measured[tests.redelivery.guards.tasks.store_rate-killed]",
+        "none was seen",
+    ),
+    Mutation(
+        "the marker's key is the task id",
+        ((TASKS, "Marker(self.name, submission_id)", "Marker(self.name, self.request.id)"),),
+        f"{GENERATED}::test_delivered_twice[second_message-{WELCOME}]",
+        "second_message: 2 effects",
+    ),
+    Mutation(
+        "late acknowledgement is taken away",
+        (("redelivery/policy.py", '"acks_late": late,', '"acks_late": False,'),),
+        f"{GENERATED}::test_real_kill[{WELCOME}-SIGKILL of the group]",
+        "assert 1 == 2",
+    ),
+    Mutation(
+        "reject_on_worker_lost is taken away",
+        (("redelivery/policy.py", '"reject_on_worker_lost": late,', '"reject_on_worker_lost": False,'),),
+        f"{GENERATED}::test_real_kill[{WELCOME}-SIGKILL of the pool child]",
+        "assert 1 == 2",
+    ),
+    Mutation(
+        "the claim loses its condition",
+        (
+            (
+                "tests/redelivery/guards/tasks.py",
+                'filter(pk=parcel_id, state="waiting")',
+                "filter(pk=parcel_id)",
+            ),
+        ),
+        f"{GUARDS}::test_declared_equals_measured[tests.redelivery.guards.tasks.announce_parcel-twins]",
+        "twins: 2 effects",
+    ),
+    Mutation(
+        "the natural key leaves the transaction",
+        (("tests/redelivery/guards/tasks.py", "    with transaction.atomic():\n", "    if transaction:\n"),),
+        f"{GUARDS}::test_declared_equals_measured[tests.redelivery.guards.tasks.credit-killed]",
+        "2 effects",
+    ),
+    Mutation(
+        "a task that acknowledges late has no case",
+        (("leads/redelivery_case.py", 'task = "leads.tasks.alert_new_lead"', 'name = "nothing"'),),
+        f"{GENERATED}::test_late_ack_task_has_a_case[leads.tasks.alert_new_lead]",
+        "has no case",
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_mutation_turns_its_test_red(bake, service_venv, mutation):
+    """The test that is named fails, and no error in the setup does; that it passes unmutated, `make test` shows."""
+    service = bake()
+    subprocess.run(["make", ".env", f"VENV={service_venv}"], cwd=service, check=True, capture_output=True)
+    for file, before, after in mutation.changes:
+        text = (service / file).read_text()
+        assert text.count(before) == 1, f"{file} has changed: mend the mutation"
+        (service / file).write_text(text.replace(before, after))
+    red = subprocess.run(
+        [service_venv / "bin" / "python", "-m", "pytest", "-q", mutation.test],
+        cwd=service,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert red.returncode == 1 and f"FAILED {mutation.test}" in red.stdout, red.stdout
+    assert mutation.says in red.stdout and "ERROR " not in red.stdout, red.stdout
