@@ -241,12 +241,13 @@ class _Reader:
             self.fail(path, f'guard "{guard}" has no gap of the kind "{kind}" (possible: {allowed}).')
 
     def markers_outlive_messages(self, policy: Policy) -> None:
+        longest_s = policy.visibility_timeout_s
         for task in policy.tasks.values():
-            if task.marker_days and task.marker_days * DAY_S <= policy.visibility_timeout_s:
+            if task.marker_days and task.marker_days * DAY_S <= longest_s:
                 self.fail(
                     ("tasks", task.name, "marker_days" if self.has(task.name, "marker_days") else "guard"),
-                    f"the marker of {task.name} lives {task.marker_days} days, but a message may come "
-                    f"back after {policy.visibility_timeout_s} s (visibility): raise marker_days or lower limits.",
+                    f"the marker of {task.name} lives {task.marker_days} days, but a message may come back "
+                    f"after {longest_s} s (visibility): raise marker_days or lower the limits.",
                 )
 
     # -- values

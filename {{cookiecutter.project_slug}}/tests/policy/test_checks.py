@@ -96,7 +96,7 @@ class Foreign(Task):
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore:The 'queue' task attribute")
+@pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
 def test_decorator_that_contradicts_its_entry(policy_app, declared, says):
     app = policy_app(tasks=False)
     app.task(name="shop.tasks.count")(nothing)

@@ -6,8 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 from celery import chain, group
+from django.utils.autoreload import StatReloader
+from kombu import Exchange, Queue
 
 from redelivery import force, worker
+from redelivery.apps import watch_policy
 from redelivery.publish import PolicyViolation
 from tests.policy.tools import nothing
 
@@ -121,8 +124,6 @@ def test_brokers_without_visibility_get_no_such_option(policy_app):
 
 
 def test_what_the_project_set_by_hand_is_kept(policy_app):
-    from kombu import Exchange, Queue
-
     own = Queue("main", Exchange("own"), routing_key="own")
     conf = policy_app(
         CELERY_TASK_QUEUES=[own, Queue("foreign")],
@@ -132,3 +133,10 @@ def test_what_the_project_set_by_hand_is_kept(policy_app):
     assert {queue.name: queue.exchange.name for queue in conf.task_queues}["main"] == "own"
     assert conf.task_default_queue == "foreign"
     assert conf.worker_cancel_long_running_tasks_on_connection_loss is False
+
+
+def test_runserver_watches_the_policy_file(policy_app, settings):
+    policy_app()
+    reloader = StatReloader()
+    watch_policy(reloader)
+    assert settings.ACK_POLICY_FILE in set(reloader.watched_files())
