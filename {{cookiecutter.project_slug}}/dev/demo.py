@@ -229,6 +229,9 @@ def run(demo: Demo) -> bool:
 
 def main() -> int:
     """Run the demo and return its exit status; whatever happens, no process is left behind."""
+    if not (ROOT / "onboarding").is_dir():
+        say("The demo plays the worked examples, and this service was made without them.")
+        return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun = time.monotonic()
     try:

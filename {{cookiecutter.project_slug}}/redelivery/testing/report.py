@@ -14,8 +14,9 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem
   background: #fff }
 table { border-collapse: collapse; font: 13px/1.45 ui-monospace, monospace; margin: .5rem 0 1.5rem; width: 100% }
 td { padding: 0 .6rem; white-space: pre; vertical-align: top }
-td.count { text-align: right; border-right: 2px solid #bbb; width: 6rem; font-weight: bold }
-td.number { text-align: right; color: #666; width: 3rem }
+td.count { text-align: right; border-right: 2px solid #bbb; min-width: 6rem; font-weight: bold }
+td.number { text-align: right; color: #666; min-width: 2.5rem }
+td:last-child { width: 100% }
 tr.twice td { background: #ffe9c7 } tr.twice td.count { border-right: 6px double #a34700 }
 tr.never td { background: #ffd9d9 } tr.never td.count { border-right: 6px solid #a00000 }
 .legend { color: #444 }
@@ -24,11 +25,15 @@ tr.never td { background: #ffd9d9 } tr.never td.count { border-right: 6px solid 
 
 @dataclass(frozen=True)
 class Row:
-    """One source line: its number, its text, and the smallest and largest count, None where nothing was killed."""
+    """One source line: its number, its text, and the smallest and largest count, None where nothing was killed.
+
+    `none` is what a count of 0 means for the task: work that is lost, or (guard `claim`) a row that is in doubt.
+    """
 
     number: int
     text: str
     counts: tuple[int, int] | None
+    none: str
 
     @property
     def count(self) -> str:
@@ -45,13 +50,14 @@ class Row:
             return ""
         low, high = self.counts
         if low == 0:
-            return "lost"
+            return self.none
         return "twice" if high == 2 else f"{high} times" if high > 2 else ""
 
 
 def sections(crash_map: CrashMap, root: Path) -> Iterator[tuple[str, list[Row]]]:
     """Yield a title and the rows of each function, in the order in which the task came to them."""
     by_line = crash_map.by_line()
+    none = "in doubt" if crash_map.guard == "claim" else "lost"
     functions = dict.fromkeys((kill.point.file, kill.point.function) for kill in crash_map.kills)
     for file, group in groupby(functions, key=lambda place: place[0]):
         source = (root / file).read_text().splitlines()
@@ -60,7 +66,10 @@ def sections(crash_map: CrashMap, root: Path) -> Iterator[tuple[str, list[Row]]]
                 k.point.line for k in crash_map.kills if (k.point.file, k.point.function) == (file, function)
             ]
             numbers = range(min(lines), max(lines) + 1)
-            yield f"{file}: {function}", [Row(n, source[n - 1], by_line.get((file, n))) for n in numbers]
+            yield (
+                f"{file}: {function}",
+                [Row(n, source[n - 1], by_line.get((file, n)), none) for n in numbers],
+            )
 
 
 def summary(crash_map: CrashMap) -> str:
@@ -82,8 +91,8 @@ def as_text(crash_map: CrashMap, root: Path, colour: bool = False) -> str:
     for title, rows in sections(crash_map, root):
         lines += ["", title]
         for row in rows:
-            line = f"{row.count:>4} {row.remark:<8}| {row.number:4} {row.text}".rstrip()
-            code = {"lost": "31", "": ""}.get(row.remark, "33")
+            line = f"{row.count:>4} {row.remark:<9}| {row.number:4} {row.text}".rstrip()
+            code = {"lost": "31", "in doubt": "33", "": ""}.get(row.remark, "33")
             lines.append(f"\033[{code}m{line}\033[0m" if colour and code else line)
     return "\n".join(lines)
 
@@ -114,9 +123,8 @@ def as_html(crash_maps: list[CrashMap], root: Path) -> str:
         f"<style>{_STYLE}</style><h1>Crash map</h1>"
         '<p class="legend">Beside each line: how many effects were seen from outside after the task was killed before '
         "an opcode of that line and its message was delivered again. 1 is what one wants; <b>twice</b> is a gap that "
-        "lets a duplicate through; <b>lost</b> is work that was never done.</p>"
-        + "\n".join(body)
-        + "</html>\n"
+        "lets a duplicate through; <b>lost</b> is work that was never done; <b>in doubt</b> is a row that stays "
+        "claimed until a person or a reconciliation settles it.</p>" + "\n".join(body) + "</html>\n"
     )
 
 
