@@ -1,18 +1,12 @@
-"""Kill a task before every opcode of project code, deliver it again, and count the effects from outside.
-
-The process that does this must have no threads: a fork copies only the one that forks.
-"""
+"""Kill a task before every opcode of project code, deliver it again, and count the effects from outside."""
 
 import base64
-import gc
 import importlib
 import json
 import os
-import select
 import signal
 import sys
 import time
-import traceback
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,11 +20,14 @@ from django.db import connections
 
 from redelivery import policy
 from redelivery.testing.case import Case
+from redelivery.testing.children import Child, Report, Runner
 from redelivery.testing.points import Point, Tracer
 from redelivery.testing.sandbox import World, celery_app, refuse_private_stores
 
 # A retry is a message like any other; more than this many in a row is a task that never ends.
 LONGEST_CHAIN = 50
+# Seconds that one run may take, whatever its time limit is: a map runs it hundreds of times.
+LONGEST_RUN_S = 30
 
 
 class CrashMapError(Exception):
@@ -114,7 +111,7 @@ class CrashMap:
 
 
 class Killer:
-    """Delivers the messages of one task in forked children, and kills them where it is told."""
+    """Delivers the messages of one task in forked children, and kills them where it is told. Close it at the end."""
 
     def __init__(self, case: Case, world: World):
         refuse_private_stores()
@@ -126,9 +123,15 @@ class Killer:
             raise CrashMapError(
                 f"{case.task}: no task of this name is registered with Celery; is its module imported?"
             )
+        self.longest_run_s = min(self.entry.time_limit_s, LONGEST_RUN_S)
         self.root = Path(settings.BASE_DIR)
         self.tracer = Tracer(self.root)
         self.run_task = build_tracer(self.task.name, self.task, app=self.task.app)
+        self.runner = Runner(self.answer)
+
+    def close(self) -> None:
+        """End the child that delivers."""
+        self.runner.stop()
 
     def draw(self, part: int, parts: int, progress: Callable[[int], None]) -> CrashMap:
         """Return every `parts`-th kill of the map, from number `part` on; `progress(kills of all parts)` after each."""
@@ -158,136 +161,156 @@ class Killer:
         """Run once unharmed; return the points of its path and the effects, then and after one more delivery."""
         self.rehearse()
         message = self.fresh_message()
-        end = self.deliver(message, record=True)
-        self.deliver_retries()
+        end, path = self.record(message)
+        self.deliver_what_waits(message)
         once = self.count(message)
         if not once:
             raise CrashMapError(
                 f"{self.entry.name}: a whole run had no effect that {type(self.case).__name__}.effects() counts; it "
                 f"ended as {end['state']} {end.get('error', '')}. Mend the case, or the task."
             )
-        if not end["points"]:
+        if not path:
             raise CrashMapError(f"{self.entry.name}: it ran no code under {self.root}; is BASE_DIR right?")
-        if self.entry.ack == "late":
-            self.deliver(message, redelivered=True)
-            self.deliver_retries()
-        return [Point(*point) for point in end["points"]], once, self.count(message)
+        self.redeliver(message)
+        return path, once, self.count(message)
 
     def rehearse(self) -> None:
         """Run once to learn which modules the task imports on its way, and import them here.
 
         Otherwise each of the hundreds of children would import them anew.
         """
-        for name in self.deliver(self.fresh_message(), record=True).get("modules", []):
+        message = self.fresh_message()
+        end = self.end_of(Child(lambda report: {**self.run(message), "modules": list(sys.modules)}))
+        for name in end.get("modules", []):
             if name not in sys.modules:
                 with suppress(Exception):
                     importlib.import_module(name)
         self.tracer.learn()
 
+    def record(self, message: Message) -> tuple[dict, list[Point]]:
+        """Deliver a message; return how it ended and all points of its path."""
+
+        def body(report: Report) -> dict:
+            return self.run(message, reached=lambda point: report({"point": list(asdict(point).values())}))
+
+        child = Child(body)
+        end = self.end_of(child)
+        return end, [Point(*report["point"]) for report in child.reports if "point" in report]
+
     def kill(self, path: list[Point], position: int) -> Kill:
         """Kill a run before a point of its path; then, where the task acknowledges late, deliver the message again."""
         point = path[position]
         message = self.fresh_message()
-        end = self.deliver(message, kill_at=point)
-        if end["state"] != "KILLED" or end["at"] != [point.file, point.function, point.line]:
-            ended = end["state"] != "KILLED"
-            there = f"it ended as {end['state']}" if ended else "it was at {0}:{2} in {1}".format(*end["at"])
+        end = self.end_of(
+            self.stop_at(message, point, lambda: os.kill(os.getpid(), signal.SIGKILL)), stopped=True
+        )
+        if end.get("at") != [point.file, point.function, point.line]:
+            there = (
+                "it was at {0}:{2} in {1}".format(*end["at"])
+                if "at" in end
+                else f"it ended as {end['state']}"
+            )
             raise CrashMapError(
                 f"{self.entry.name}: its path differs from run to run: opcode {point.index} of {point.thread} was at "
                 f"{point.where}, this time {there}. A crash map needs one path: fix what the task draws at random, or "
                 "takes from the clock or from threads that race, in the case's prepare()."
             )
         killed = self.count(message)
-        if self.entry.ack == "late":
-            self.deliver(message, redelivered=True)
-        self.deliver_retries()
+        self.redeliver(message)
         return Kill(position, point, killed, self.count(message), end["in_transaction"])
+
+    def stop_at(
+        self, message: Message, point: Point, action: Callable[[], None], redelivered: bool = False
+    ) -> Child:
+        """Deliver a message in a child that reports when it is before a point (`at`), and then does something."""
+
+        def body(report: Report) -> dict:
+            def reached(here: Point) -> None:
+                if here.index == point.index and here.thread == point.thread:
+                    in_transaction = any(
+                        each.in_atomic_block for each in connections.all(initialized_only=True)
+                    )
+                    at = [here.file, here.function, here.line]
+                    report({"state": "STOPPED", "at": at, "in_transaction": in_transaction})
+                    action()
+
+            return self.run(message, redelivered, reached)
+
+        self.world.close()
+        return Child(body)
+
+    def end_of(self, child: Child, *, stopped: bool = False) -> dict:
+        """Wait for the end of a child's run (`stopped`: or for its stop at a point), and return what it reported then.
+
+        Not for the end of its pipe: a process that the task has started may hold that open for long.
+        """
+
+        def states() -> list[dict]:
+            return [
+                report for report in child.reports if "state" in report and (stopped or "at" not in report)
+            ]
+
+        in_time = child.read_until(states, self.longest_run_s)
+        child.end()
+        if not in_time:
+            raise self.too_long()
+        return self.checked([*states(), {"state": "DIED"}][0])
 
     def fresh_message(self) -> Message:
         """Empty the world, prepare it, and return the message of a new call."""
         self.world.empty()
         message = Message(str(uuid.uuid4()), tuple(self.case.prepare(self.world)), {})
         self.world.waiting_messages()  # what the preparation itself published is not this test's
+        self.world.close()
         return message
 
     def count(self, message: Message) -> int:
         """Count the effects of a call."""
         return self.case.effects(self.world, message.args)
 
-    def deliver_retries(self) -> None:
+    def redeliver(self, message: Message) -> None:
+        """Deliver what the broker would: the message again, if it was not acknowledged, and what the task published."""
+        if self.entry.ack == "late":
+            self.deliver(message, redelivered=True)
+        self.deliver_what_waits(message)
+
+    def deliver_what_waits(self, message: Message) -> None:
         """Deliver what the task published for itself (retries), at once and until nothing waits."""
         for _ in range(LONGEST_CHAIN):
-            raw = [
-                message
-                for message in self.world.waiting_messages()
-                if message["headers"]["task"] == self.entry.name
-            ]
-            if not raw:
+            mine = [raw for raw in self.world.waiting_messages() if raw["headers"]["task"] == self.entry.name]
+            if not mine:
                 return
-            for message in map(Message.from_broker, raw):
-                self.deliver(message)
-        raise CrashMapError(
-            f"{self.entry.name}: still retrying after {LONGEST_CHAIN} deliveries; does the case let it end?"
-        )
+            for retry in map(Message.from_broker, mine):
+                self.deliver(retry)
+        raise self.endless()
 
-    def deliver(
+    def deliver(self, message: Message, redelivered: bool = False) -> None:
+        """Run the task once, whole, in the child that is there for that; again while it sends its message back."""
+        self.world.close()
+        for _ in range(LONGEST_CHAIN):
+            end = self.runner.ask(
+                {"message": asdict(message), "redelivered": redelivered}, self.longest_run_s
+            )
+            if end is None:
+                raise self.too_long()
+            if self.checked(end)["state"] != "REQUEUED":
+                return
+            redelivered = True
+        raise self.endless()
+
+    def answer(self, question: dict) -> dict:
+        """Deliver the message of a question; called in the child."""
+        try:
+            return self.run(Message(**question["message"]), question["redelivered"])
+        finally:
+            self.world.close()
+
+    def run(
         self,
         message: Message,
-        *,
         redelivered: bool = False,
-        record: bool = False,
-        kill_at: Point | None = None,
+        reached: Callable[[Point], None] | None = None,
     ) -> dict:
-        """Run the task once in a forked child and return how it ended: its state, and what was asked for."""
-        child = self.fork(
-            message, redelivered, lambda report: self.watch(report, record, kill_at), tell_modules=record
-        )
-        return child.end(self.entry.time_limit_s, self.entry.name)
-
-    def watch(
-        self, report: Callable[[dict], None], record: bool, kill_at: Point | None
-    ) -> Callable[[Point], None] | None:
-        """Return what a child does at each point."""
-        if record:
-            return lambda point: report({"point": list(asdict(point).values())})
-        if kill_at is None:
-            return None
-
-        def reached(point: Point) -> None:
-            if point.index == kill_at.index and point.thread == kill_at.thread:
-                open_ones = [each.in_atomic_block for each in connections.all(initialized_only=True)]
-                at = [point.file, point.function, point.line]
-                report({"state": "KILLED", "at": at, "in_transaction": any(open_ones)})
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        return reached
-
-    def fork(self, message: Message, redelivered: bool, make_watch, *, tell_modules: bool = False) -> "Child":
-        """Fork a child that delivers a message and reports through a pipe.
-
-        It touches as little memory as it can: each page is copied when it is touched (measured: most of a kill's time).
-        """
-        self.world.close()
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid:
-            os.close(writing)
-            return Child(pid, reading)
-        try:
-            os.close(reading)
-            gc.disable()
-
-            def report(what: dict) -> None:
-                os.write(writing, json.dumps(what).encode() + b"\n")
-
-            end = self.run(message, redelivered, make_watch(report))
-            report({**end, "modules": list(sys.modules)} if tell_modules else end)
-        except BaseException:
-            report({"state": "BROKEN", "error": traceback.format_exc()})
-        finally:
-            os._exit(0)
-
-    def run(self, message: Message, redelivered: bool, reached: Callable[[Point], None] | None) -> dict:
         """Run the task as a worker would, through Celery's own tracer, so that bind, retry and autoretry count."""
         request = {
             "id": message.id,
@@ -301,54 +324,30 @@ class Killer:
         if reached:
             self.tracer.start(reached)
         try:
-            _, info, _, _ = self.run_task(message.id, message.args, message.kwargs, request)
-        except (Ignore, Reject) as answer:
-            return {"state": type(answer).__name__.upper()}
+            _, info, _, _ = self.run_task(message.id, tuple(message.args), message.kwargs, request)
+        except Ignore:
+            return {"state": "IGNORED"}
+        except Reject as answer:
+            return {"state": "REQUEUED" if answer.requeue else "REJECTED"}
         finally:
             self.tracer.stop()
         return {"state": info.state, "error": repr(info.retval)} if info else {"state": "SUCCESS"}
 
+    def checked(self, end: dict) -> dict:
+        """Return how a run ended; raises CrashMapError where the test itself is broken."""
+        if end["state"] == "BROKEN":
+            raise CrashMapError(f"{self.entry.name}: the test itself failed in the child:\n{end['error']}")
+        return end
 
-class Child:
-    """A forked child that delivers one message."""
+    def too_long(self) -> CrashMapError:
+        """Return the error of a run that does not end."""
+        return CrashMapError(
+            f"{self.entry.name}: one run did not end within {self.longest_run_s} s. A crash map runs it hundreds of "
+            "times: let the case prepare a short one."
+        )
 
-    def __init__(self, pid: int, pipe: int):
-        self.pid = pid
-        self.pipe = pipe
-        self.text = b""
-        self.closed = False
-
-    def read(self, seconds: float) -> bool:
-        """Read what the child reported meanwhile; tell whether anything came, or the end, within so many seconds."""
-        ready, _, _ = select.select([self.pipe], [], [], max(0, seconds))
-        if ready:
-            part = os.read(self.pipe, 1 << 16)
-            self.text += part
-            self.closed = not part
-        return bool(ready)
-
-    def reports(self) -> list[dict]:
-        """Return the whole reports received so far."""
-        return [json.loads(line) for line in self.text.split(b"\n")[:-1]]
-
-    def end(self, seconds: float, name: str) -> dict:
-        """Wait for the end, reap the child and return its last report, with all its points under `points`."""
-        deadline = time.monotonic() + seconds
-        try:
-            while not self.closed and time.monotonic() < deadline:
-                self.read(deadline - time.monotonic())
-        finally:
-            if not self.closed:
-                os.kill(self.pid, signal.SIGKILL)
-            os.close(self.pipe)
-            os.waitpid(self.pid, 0)
-        if not self.closed:
-            raise CrashMapError(
-                f"{name}: one run did not end within its time limit of {seconds:g} s. A crash map runs it hundreds of "
-                "times: let the case prepare a short one."
-            )
-        reports = self.reports()
-        last = reports.pop() if reports and "state" in reports[-1] else {"state": "DIED"}
-        if last["state"] == "BROKEN":
-            raise CrashMapError(f"{name}: the test itself failed in the child:\n{last['error']}")
-        return {**last, "points": [report["point"] for report in reports if "point" in report]}
+    def endless(self) -> CrashMapError:
+        """Return the error of a task that comes back without end."""
+        return CrashMapError(
+            f"{self.entry.name}: it still comes back after {LONGEST_CHAIN} deliveries; does the case let it end?"
+        )

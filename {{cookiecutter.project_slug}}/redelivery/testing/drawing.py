@@ -106,12 +106,16 @@ def draw_part(cases: list[Case], part: int, parts: int, duplicates: bool, pipe: 
 
 def draw_one(make_killer, case, world, part, parts, duplicates, pipe) -> Drawn:
     """Draw this part's share of one map."""
+    killer = None
     try:
         killer = make_killer(case, world)
         crash_map = killer.draw(part, parts, lambda total: pipe.send((case.task, total)))
         return Drawn(case.task, crash_map, deliver_twice(killer, crash_map) if duplicates else None)
     except CrashMapError as error:
         return Drawn(case.task, error=str(error))
+    finally:
+        if killer:
+            killer.close()
 
 
 def merge(shares: list[Drawn]) -> Drawn:

@@ -3,10 +3,10 @@
 import os
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from redelivery.testing.crashmap import Child, CrashMap, Killer
+from redelivery.testing.children import Child
+from redelivery.testing.crashmap import CrashMap, Killer
 from redelivery.testing.points import Point
 
 # Twins that make no progress for so long wait for each other (one may hold a row lock that the other needs).
@@ -39,22 +39,19 @@ def twins(killer: Killer, barrier: Point) -> int:
     message = killer.fresh_message()
     gate_reading, gate_writing = os.pipe()
 
-    def hold(report: Callable[[dict], None]) -> Callable[[Point], None]:
-        def reached(point: Point) -> None:
-            if point.index == barrier.index and point.thread == barrier.thread:
-                report({"held": True})
-                os.close(gate_writing)
-                os.read(gate_reading, 1)  # returns at the end of file: when the parent has closed the gate
+    def wait_at_the_gate() -> None:
+        os.close(gate_writing)
+        os.read(gate_reading, 1)  # returns at the end of file: when the parent has closed the gate
 
-        return reached
-
-    children = [killer.fork(message, redelivered, hold) for redelivered in (False, True)]
+    children = [
+        killer.stop_at(message, barrier, wait_at_the_gate, redelivered) for redelivered in (False, True)
+    ]
     os.close(gate_reading)
     wait_until_held(children)
     os.close(gate_writing)
     for child in children:
-        child.end(killer.entry.time_limit_s, killer.entry.name)
-    killer.deliver_retries()
+        killer.end_of(child)
+    killer.deliver_what_waits(message)
     return killer.count(message)
 
 
@@ -62,7 +59,7 @@ def wait_until_held(children: list[Child]) -> None:
     """Return when each child is at the barrier or has ended, or when none has moved for a while."""
     quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < QUIET_S:
-        moving = [child for child in children if not child.closed and not child.reports()]
+        moving = [child for child in children if not child.closed and not child.reports]
         if not moving:
             return
         for child in moving:
@@ -75,7 +72,7 @@ def second_message(killer: Killer) -> int:
     message = killer.fresh_message()
     for copy in (message, replace(message, id=str(uuid.uuid4()))):
         killer.deliver(copy)
-        killer.deliver_retries()
+        killer.deliver_what_waits(copy)
     return killer.count(message)
 
 
@@ -83,8 +80,8 @@ def flushed_cache(killer: Killer) -> int:
     """Deliver, flush every cache, deliver again, and count."""
     message = killer.fresh_message()
     killer.deliver(message)
-    killer.deliver_retries()
+    killer.deliver_what_waits(message)
     killer.world.flush_caches()
     killer.deliver(message, redelivered=True)
-    killer.deliver_retries()
+    killer.deliver_what_waits(message)
     return killer.count(message)

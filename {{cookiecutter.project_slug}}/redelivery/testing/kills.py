@@ -231,6 +231,7 @@ def effect_kills(killer: Killer) -> tuple[int, dict[str, Kill]]:
     """Return the effects of a whole run, and the kills just before and just after the effect."""
     path, once, _ = killer.whole_run()
     before, after = killer.around_the_effect(path)
+    killer.close()
     return once, {BEFORE: before, AFTER: after} if after else {BEFORE: before}
 
 

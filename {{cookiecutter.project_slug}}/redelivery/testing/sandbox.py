@@ -8,8 +8,9 @@ import gc
 import json
 import os
 import shutil
+import sqlite3
 import tempfile
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from redelivery.testing.processes import free_port
 from redelivery.testing.servers import RedisServer, SmtpSink, redis_server
 
 ENVIRONMENT = "REDELIVERY_SANDBOX"
+NUMBERS_A_CALL = 1000
 BROKER_DB, RESULT_DB, FIRST_CACHE_DB = 0, 1, 2
 
 
@@ -103,6 +105,7 @@ class World:
         self.addresses = addresses
         self.mailbox = mailbox
         self._redis = redis.Redis(port=addresses.redis_port)
+        self._calls = 0
         self._snapshots: dict[str, Path] = {}
         self._tables: dict[str, list[str]] = {}
 
@@ -111,6 +114,7 @@ class World:
         for alias in self.addresses.databases:
             connection = connections[alias]
             if connection.vendor == "sqlite":
+                number_all_tables(connection)
                 connection.close()
                 database = Path(self.addresses.databases[alias])
                 self._snapshots[alias] = shutil.copyfile(database, database.with_suffix(".empty"))
@@ -121,17 +125,28 @@ class World:
         self.close()
 
     def empty(self) -> None:
-        """Bring databases, broker, caches and mailbox back to the state after the migrations."""
+        """Bring databases, broker, caches and mailbox back to the state after the migrations.
+
+        Only the numbers of rows go on, as they would in earnest: what a process remembers of one call is not mistaken
+        for another one.
+        """
         self.close()
+        self._calls += 1
         for alias, snapshot in self._snapshots.items():
             database = Path(self.addresses.databases[alias])
             for leftover in database.parent.glob(f"{database.name}-*"):
                 leftover.unlink()
             shutil.copyfile(snapshot, database)
+            with (
+                closing(sqlite3.connect(database)) as raw,
+                raw,
+                suppress(sqlite3.OperationalError),
+            ):  # has no counters
+                raw.execute("UPDATE sqlite_sequence SET seq = ?", [self._calls * NUMBERS_A_CALL])
         for alias, tables in self._tables.items():
             connection = connections[alias]
             connection.ops.execute_sql_flush(
-                connection.ops.sql_flush(no_style(), tables, reset_sequences=True, allow_cascade=True)
+                connection.ops.sql_flush(no_style(), tables, reset_sequences=False, allow_cascade=True)
             )
         self._redis.flushall()
         self.mailbox.forget()
@@ -172,6 +187,18 @@ class World:
         connections.close_all()
         for cache in caches.all(initialized_only=True):
             cache.close()
+
+
+def number_all_tables(connection) -> None:
+    """Give each table that counts its rows an entry in SQLite's own table of counters."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%AUTOINCREMENT%'")
+        for (name,) in cursor.fetchall():
+            cursor.execute(
+                "INSERT INTO sqlite_sequence (name, seq) SELECT %s, 0 WHERE NOT EXISTS "
+                "(SELECT 1 FROM sqlite_sequence WHERE name = %s)",
+                [name, name],
+            )
 
 
 def is_empty(connection, table: str) -> bool:
