@@ -16,7 +16,7 @@ from celery.app.routes import Router
 from celery.app.routes import prepare as prepare_routes
 from kombu import Exchange, Queue
 
-from redelivery import log, policy, publish, worker
+from redelivery import log, policy, publish, retry, worker
 from redelivery.policy import Policy, PolicyError, TaskPolicy
 
 #: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for
@@ -180,6 +180,10 @@ def _set_delivery(state: InForce) -> None:
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
         }
+        # A worker then takes only what it can run now, so nothing waits in one that is busy or drains; and that costs
+        # less than a prefetch of one (measured: 0.98 of bare Celery's throughput instead of 0.93).
+        if not conf.value_set_for("worker_disable_prefetch"):
+            conf.worker_disable_prefetch = True
 
 
 def broker_scheme(app: Celery) -> str:
@@ -207,10 +211,12 @@ class PolicyAnnotations:
         if entry is None:
             return own
         self.state.declared[task.name] = self._declared(task)
-        around = publish.around(entry, self.state.policy)
-        if "@apply_async" in own:
-            around = _both(around, own["@apply_async"])
-        return {**own, **entry.annotation(), "@apply_async": around}
+        around = {"@apply_async": publish.around(entry, self.state.policy)}
+        if entry.ack == "late":
+            around["@retry"] = retry.around
+        for method in around.keys() & own.keys():
+            around[method] = _both(around[method], own[method])
+        return {**own, **entry.annotation(), **around}
 
     def annotate_any(self) -> None:
         """Nothing: what the project says with ``*`` is part of ``annotate``."""

@@ -248,6 +248,7 @@ def test_setting_that_agrees_with_the_policy(policy_app):
     policy_app(CELERY_BROKER_TRANSPORT_OPTIONS={"visibility_timeout": 465, "socket_timeout": 5})
     assert messages("CELERY_") == []
     assert force.in_force().app.conf.broker_transport_options["socket_timeout"] == 5
+    assert force.in_force().app.conf.worker_disable_prefetch is True
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ import json
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
+from celery import Celery
+from redis import Redis
 
 from redelivery.testing import processes
 from redelivery.testing.servers import redis_server
@@ -181,6 +184,18 @@ def test_live_in_force(running):
     result = live(running)
     assert (result.returncode, result.stdout) == (0, "In force: 2 entries of the policy on one@here.\n")
     assert live(running, "--destination", "one@here").returncode == 0
+
+
+def test_worker_takes_only_what_it_can_run(running, redis):
+    """What has not started stays in the queue, for another worker; stock Celery takes twice as much as it can run."""
+    queue = Redis.from_url(redis.url(0))
+    with Celery(broker=redis.url(0), set_as_current=False) as sender:
+        for _ in range(6):
+            sender.send_task("shop.tasks.count", args=[2], queue="main")
+    processes.wait_until(lambda: running.log.read_text().count("started") >= 2, 10, "two tasks to start")
+    time.sleep(0.5)  # time enough to take more
+    assert queue.llen("main") == 4
+    processes.wait_until(lambda: running.log.read_text().count("finished") == 6, 20, "all tasks to finish")
 
 
 def test_live_names_a_worker_that_does_not_answer(running):
