@@ -185,9 +185,7 @@ def main() -> None:
         return
     ratio, marker = figures["ratio"], figures["marker_us"]
     spread = f"{min(ratio['each'])} to {max(ratio['each'])}"
-    print(
-        f"policy / bare: {ratio['median']} in the median of {options.rounds} pairs ({min(ratio['each'])} to {max(ratio['each'])})"
-    )
+    print(f"policy / bare: {ratio['median']} in the median of {options.rounds} pairs ({spread})")
     print(
         f"marker: {marker['lookup']} us to look up, {marker['write']} us to write; {figures['cores']} cores"
     )
