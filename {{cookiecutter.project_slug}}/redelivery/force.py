@@ -16,7 +16,7 @@ from celery.app.routes import Router
 from celery.app.routes import prepare as prepare_routes
 from kombu import Exchange, Queue
 
-from redelivery import log, policy, publish, retry, worker
+from redelivery import log, policy, publish, retry, settle, worker
 from redelivery.policy import Policy, PolicyError, TaskPolicy
 
 #: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for
@@ -74,6 +74,7 @@ def setup(app: Celery) -> None:
     _in_force = InForce(app)
     log.connect()
     worker.connect(app)
+    settle.connect()
     if app.configured:
         _apply(_in_force)
     else:

@@ -74,9 +74,9 @@ def _failed(sender: Any = None, task_id: str = "", exception: BaseException | No
     logger.error("%s failed: %r", _prefix(context), exception, extra=context)
 
 
-def given_back(request: Any, reason: BaseException) -> None:
-    """Log that a task's retry could not be published, so that its message will be delivered again."""
-    _write(logging.WARNING, request, "gives its message back, the retry was not published: %s", reason)
+def unpublished(request: Any, text: str) -> None:
+    """Log what becomes of a task whose retry the broker did not take."""
+    _write(logging.WARNING, request, "%s", text)
 
 
 def _write(level: int, request: Any, text: str, *args: Any) -> None:

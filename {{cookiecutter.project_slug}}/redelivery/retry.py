@@ -32,9 +32,8 @@ def around(retry: Callable[..., Any]) -> Callable[..., Any]:
     and it may come at once, from a broker that takes nothing and still hands out messages: so the waiting comes
     before it. The soft time limit cuts it short, so that a stop of the worker takes no longer than it may.
 
-    When the main process cannot give the message back either, it stays unacknowledged until the visibility
-    timeout. Redis that is full or read-only at that moment ends the worker (measured): its supervisor starts it
-    again.
+    When the main process cannot give the message back either, it stays unacknowledged and is delivered again
+    after the visibility timeout (``redelivery.settle``).
     """
 
     @functools.wraps(retry)
@@ -48,10 +47,15 @@ def around(retry: Callable[..., Any]) -> Callable[..., Any]:
                     raise
                 reason = reject.reason
             left_s = end - time.monotonic()
-            if left_s <= 0 or isinstance(reason, SoftTimeLimitExceeded) or not _slept(min(pause_s, left_s)):
-                log.given_back(self.request, reason)
-                raise Reject(reason, requeue=True) from None
+            if left_s <= 0 or isinstance(reason, SoftTimeLimitExceeded):
+                break
+            if pause_s == FIRST_PAUSE_S:
+                log.unpublished(self.request, f"waits for the broker, its retry was not published: {reason}")
+            if not _slept(min(pause_s, left_s)):
+                break
             pause_s *= 2
+        log.unpublished(self.request, f"its message is given back, the retry was not published: {reason}")
+        raise Reject(reason, requeue=True)
 
     return kept
 

@@ -1,0 +1,48 @@
+"""In the worker: an acknowledgement that Redis does not take costs a second run, and not the worker.
+
+kombu counts such a message as held for good. A worker of one process then takes no message any more, and says
+nothing: measured with a Redis that was paused, while a task ended, for longer than the socket timeout. A
+message that is given back to a Redis that is full ends the worker (measured).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery import signals
+from kombu.transport import virtual
+
+logger = logging.getLogger("redelivery")
+
+
+def connect() -> None:
+    """Look after every message that a worker of this process receives; called by ``redelivery.setup``."""
+    signals.task_received.connect(_look_after, weak=False, dispatch_uid="redelivery.settle")
+
+
+def _look_after(request: Any = None, **_: Any) -> None:
+    message = request.message
+    held = getattr(message.channel, "qos", None)
+    if isinstance(held, virtual.QoS):  # of Redis and its like; AMQP brokers do the counting themselves
+        for name in ("ack", "reject"):
+            setattr(message, name, _settled(name, getattr(message, name), request, held))
+
+
+def _settled(name: str, method: Callable[..., None], request: Any, held: virtual.QoS) -> Callable[..., None]:
+    """Have a message's ``ack`` or ``reject`` no longer count it when the broker does not take that."""
+
+    @functools.wraps(method)
+    def settle(*args: Any, **options: Any) -> None:
+        try:
+            method(*args, **options)
+        except Exception as error:  # a client has more kinds of them than kombu lists
+            virtual.QoS.ack(held, request.message.delivery_tag)
+            logger.error(
+                "%s[%s]: the broker did not take its %s; it may be delivered again after the visibility timeout: %s",
+                *(request.name, request.id, name, error),
+            )
+
+    return settle
