@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from conftest import plain_environment
+from conftest import ROOT, plain_environment
 
 DEMOS = {
     "ends well": ("print('demo ran', flush=True)", 0),
@@ -45,3 +45,23 @@ def test_demo_leaves_nothing_behind(template, service_venv, home, tmp_path, how)
     # cookiecutter leaves its rendered copy of the hook, a lone .py file.
     left = [path.name for path in scratch.iterdir() if not path.name.endswith(".py")]
     assert left == []
+
+
+def blocks(text: str, begins: tuple[str, ...]) -> list[str]:
+    """Return the blocks of lines of a text whose first line begins with one of some words."""
+    return [block.strip() for block in text.split("\n\n") if block.lstrip("`toml\n").startswith(begins)]
+
+
+def test_readme_shows_what_the_service_has():
+    """Tables and the policy's excerpt are those of the generated service, to the letter."""
+    readme = (ROOT / "README.md").read_text()
+    service = ROOT / "{{cookiecutter.project_slug}}"
+    tables = blocks((service / "README.md").read_text(), ("| guard |", "| event |"))
+    assert len(tables) == 2
+    for table in tables:
+        assert table in readme
+    policy = (service / "ack_policy.toml").read_text()
+    entries = blocks(readme.replace("```toml\n", "\n").replace("```\n", "\n"), ("[tasks.",))
+    assert len(entries) == 2
+    for entry in entries:
+        assert entry in policy
