@@ -14,27 +14,34 @@ logger = logging.getLogger("redelivery")
 class TaskContext(logging.Filter):
     """Give each record what a format may show of the running task.
 
-    ``task``, ``task_id`` and ``redelivered`` (``yes`` or ``no``) are ``-`` outside of a task. ``context`` is
-    all three in one, such as ``app.send[id] redelivered=no: ``; it is empty outside of a task, and for the
-    lines of this module, which bring it themselves.
+    ``task``, ``task_id``, ``redelivered`` (``yes`` or ``no``) and ``guard`` (what it decided) are ``-`` outside
+    of a task. ``context`` is all of them in one, such as ``app.send[id] redelivered=no guard=run: ``; it is
+    empty outside of a task, and for lines that name the task themselves: this module's, and Celery's own.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         if hasattr(record, "context"):
             return True  # another handler's filter was here
-        if hasattr(record, "redelivered"):
-            record.context = ""
-        else:
+        record.context = ""
+        if not hasattr(record, "redelivered"):
             context = _context(_current_request())
             record.__dict__.update(context)
-            record.context = f"{_prefix(context)}: " if context["task_id"] != "-" else ""
+            if context["task_id"] != "-" and not record.name.startswith("celery."):
+                record.context = f"{_prefix(context)}: "
         return True
 
 
 def guard(decision: str, text: str) -> None:
     """Log what the guard of the running task decided: ``guard("skip", "already sent")``."""
-    context = _context(_current_request())
-    logger.info("%s guard %s: %s", _prefix(context), decision, text, extra={**context, "guard": decision})
+    decided(decision)
+    if request := _current_request():
+        _write(logging.INFO, request, "%s", text)
+
+
+def decided(decision: str) -> None:
+    """Note what the guard of the running task decided; from now on the task's lines show it."""
+    if request := _current_request():
+        request.redelivery_guard = decision
 
 
 def connect() -> None:
@@ -70,7 +77,7 @@ def _failed(sender: Any = None, task_id: str = "", exception: BaseException | No
             return
         _last_timed_out = task_id
     request = sender.request if sender.request.id == task_id else None
-    context = _context(request) if request else {"task": sender.name, "task_id": task_id, "redelivered": "-"}
+    context = _context(request) if request else {**NO_TASK, "task": sender.name, "task_id": task_id}
     logger.error("%s failed: %r", _prefix(context), exception, extra=context)
 
 
@@ -86,7 +93,8 @@ def _write(level: int, request: Any, text: str, *args: Any) -> None:
 
 
 def _prefix(context: dict[str, str]) -> str:
-    return f"{context['task']}[{context['task_id']}] redelivered={context['redelivered']}"
+    decision = "" if context["guard"] == "-" else f" guard={context['guard']}"
+    return f"{context['task']}[{context['task_id']}] redelivered={context['redelivered']}{decision}"
 
 
 def _current_request() -> Any:
@@ -95,8 +103,15 @@ def _current_request() -> Any:
     return current_task.request if current_task else None
 
 
+NO_TASK = {"task": "-", "task_id": "-", "redelivered": "-", "guard": "-"}
+
+
 def _context(request: Any) -> dict[str, str]:
     if request is None or not request.id:
-        return {"task": "-", "task_id": "-", "redelivered": "-"}
-    redelivered = (request.delivery_info or {}).get("redelivered")
-    return {"task": request.task or "-", "task_id": request.id, "redelivered": "yes" if redelivered else "no"}
+        return NO_TASK
+    return {
+        "task": request.task or "-",
+        "task_id": request.id,
+        "redelivered": "yes" if (request.delivery_info or {}).get("redelivered") else "no",
+        "guard": getattr(request, "redelivery_guard", "-"),
+    }

@@ -9,7 +9,7 @@ import re
 from django.conf import settings
 from django.core.cache import caches
 
-from redelivery import policy
+from redelivery import log, policy
 
 logger = logging.getLogger("redelivery")
 
@@ -44,15 +44,17 @@ class Marker:
         self.lifetime_s = entry.marker_days * DAY_S
 
     def is_set(self) -> bool:
-        """Whether the effect is known to have taken place.
+        """Whether the effect is known to have taken place; the task's log lines show it as ``guard=``.
 
         Raises:
             MarkerUnavailable: the cache did not answer.
         """
         try:
-            return _cache().get(self.key) is not None
+            found = _cache().get(self.key) is not None
         except Exception as error:  # each cache backend raises errors of its own
             raise MarkerUnavailable(f"The cache did not answer for the marker {self.key}: {error}") from error
+        log.decided("skip" if found else "run")
+        return found
 
     def set(self) -> None:
         """Note that the effect has taken place. A failure is logged, not raised: the effect stays."""

@@ -1,4 +1,4 @@
-"""Logs: one line an event, with task, id, and whether it was delivered again ("-" outside of tasks)."""
+"""Logs: one line an event; in a task with its name, its id, whether it was delivered again, and its guard."""
 
 from service.settings.env import env
 
@@ -7,10 +7,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "filters": {"task": {"()": "redelivery.log.TaskContext"}},
     "formatters": {
-        "line": {
-            "format": "{asctime} {levelname} {name} {task}[{task_id}] redelivered={redelivered} {message}",
-            "style": "{",
-        }
+        "line": {"format": "{asctime} {levelname} {name} {context}{message}", "style": "{"},
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "filters": ["task"], "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},

@@ -110,7 +110,27 @@ def test_redelivery_with_the_decision_of_the_guard(lines):
 
     found = lines(body, redelivered=True)
     assert [context for _, context in found] == [("shop.tasks.mail", "id-1", "yes")] * 3
-    assert "guard skip: already sent; skipping redelivery" in found[1][0]
+    assert [text for text, _ in found[1:]] == [
+        "shop.tasks.mail[id-1] redelivered=yes guard=skip already sent; skipping redelivery",
+        "shop.tasks.mail[id-1] redelivered=yes guard=skip finished",
+    ]
+
+
+@pytest.mark.parametrize("decision", ["run", "skip"])
+def test_decision_of_a_marker(lines, settings, redis_url, decision):
+    settings.CACHES = {"default": {**REDIS_CACHE, "LOCATION": redis_url}}
+
+    def body():
+        if decision == "skip":
+            Marker("shop.tasks.mail", 7).set()
+        Marker("shop.tasks.mail", 7).is_set()
+
+    assert lines(body)[-1][0] == f"shop.tasks.mail[id-1] redelivered=no guard={decision} finished"
+
+
+def test_guard_outside_of_a_task(caplog):
+    log.guard("skip", "called by hand")
+    assert caplog.text == ""
 
 
 def test_records_of_other_loggers_get_the_context_of_the_task(lines):
@@ -130,6 +150,16 @@ def test_context_for_a_format(lines, caplog):
     found = {record.getMessage(): record.context for record in caplog.records}
     assert found["hello"] == "shop.tasks.mail[id-1] redelivered=no: "
     assert found["shop.tasks.mail[id-1] redelivered=no started"] == ""
+
+
+def test_celerys_lines_name_the_task_themselves(lines, caplog):
+    def body():
+        raise ValueError("no")
+
+    lines(body)
+    (record,) = [record for record in caplog.records if record.name == "celery.app.trace"]
+    assert "shop.tasks.mail[id-1]" in record.getMessage()
+    assert (record.context, record.task_id) == ("", "id-1")
 
 
 def test_failure(lines):
