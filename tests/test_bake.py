@@ -220,12 +220,14 @@ class TestSecrets:
         assert ".env" not in added
 
     def test_env_is_private_and_made_once(self, bake, run_in):
-        """Mode 0600, a key out of A-Z a-z 0-9 _ -, and never made again."""
+        """Mode 0600, a key out of A-Z a-z 0-9 _ - that is fit for production, and never made again."""
         service = bake()
         run_in(service, "make", ".env")
         env = service / ".env"
         assert env.stat().st_mode & 0o777 == 0o600
-        (key,) = re.findall(r"^SECRET_KEY=([A-Za-z0-9_-]{43,})$", env.read_text(), re.MULTILINE)
+        (key,) = re.findall(r"^SECRET_KEY=([A-Za-z0-9_-]{64})$", env.read_text(), re.MULTILINE)
+        deploy = ("manage.py", "check", "--deploy", "--tag", "security", "--fail-level", "WARNING")
+        run_in(service, "python", *deploy, env=PRODUCTION | {"SECRET_KEY": key})
         before = env.read_text()
         run_in(service, "make", ".env")
         run_in(service, "python", "dev/make_env.py", ".env.example", ".env")

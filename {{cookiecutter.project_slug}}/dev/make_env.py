@@ -14,12 +14,12 @@ EMPTY_SECRET = re.compile(r"^SECRET_KEY=$", re.MULTILINE)
 
 
 def draw_secret() -> str:
-    """Return 256 random bits as 43 characters out of A-Z, a-z, 0-9, _ and -.
+    """Return 384 random bits as 64 characters out of A-Z, a-z, 0-9, _ and -; Django warns below 50 characters.
 
     Nothing in them means anything to a shell, to systemd or to django-environ, which all read .env files and
     do not agree on quotes, `$`, `#` and backslashes.
     """
-    return secrets.token_urlsafe(32)
+    return secrets.token_urlsafe(48)
 
 
 def fill_in_secret(example: str, secret: str) -> str:
