@@ -6,7 +6,7 @@ from service.settings.env import BASE_DIR, env
 
 ACK_POLICY_FILE = BASE_DIR / "ack_policy.toml"
 
-CELERY_BROKER_URL = env.str("BROKER_URL", default="redis://127.0.0.1:6379/0")
+CELERY_BROKER_URL = env.broker_url("BROKER_URL", default="redis://127.0.0.1:6379/0")
 CELERY_BEAT_SCHEDULE = BEAT_SCHEDULE
 CELERY_TIMEZONE = TIME_ZONE
 CELERY_ACCEPT_CONTENT = ["json"]

@@ -1,6 +1,12 @@
 """Logs: one line an event; in a task with its name, its id, whether it was delivered again, and its guard."""
 
-from service.settings.env import env
+from logging import getLevelNamesMapping
+
+from service.settings.env import env, refuse
+
+LEVEL = env.str("LOG_LEVEL", default="INFO").upper()
+if LEVEL not in getLevelNamesMapping():
+    refuse("LOG_LEVEL", f"is {LEVEL!r}: write DEBUG, INFO, WARNING or ERROR.")
 
 LOGGING = {
     "version": 1,
@@ -10,7 +16,7 @@ LOGGING = {
         "line": {"format": "{asctime} {levelname} {name} {context}{message}", "style": "{"},
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "filters": ["task"], "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", default="INFO")},
+    "root": {"handlers": ["stderr"], "level": LEVEL},
     "loggers": {
         # Django gives its own logger handlers of its own; here all lines have one form.
         "django": {"handlers": [], "level": "INFO"},

@@ -3,22 +3,19 @@
 With DEBUG off everything is as strict as `manage.py check --deploy` wants it.
 """
 
-from django.core.exceptions import ImproperlyConfigured
-
 from service.settings.core import DOMAIN
-from service.settings.env import DEBUG, env
+from service.settings.env import DEBUG, env, refuse
 
 SECRET_KEY = env.str("SECRET_KEY", default="")
 if not SECRET_KEY:
-    raise ImproperlyConfigured(
-        "SECRET_KEY is empty: `make .env` draws one for development; production sets it."
-    )
+    refuse("SECRET_KEY", "is empty: `make .env` draws one for development; production sets it.")
 if not DEBUG and (
     len(SECRET_KEY) < 50 or len(set(SECRET_KEY)) < 5 or SECRET_KEY.startswith("django-insecure-")
 ):
-    raise ImproperlyConfigured(
-        "SECRET_KEY is too weak for production: use at least 50 random characters, for example from "
-        '`python -c "import secrets; print(secrets.token_urlsafe(50))"`.'
+    refuse(
+        "SECRET_KEY",
+        "is too weak for production: use at least 50 random characters, for example from "
+        '`python -c "import secrets; print(secrets.token_urlsafe(48))"`.',
     )
 
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=[DOMAIN, "localhost", "127.0.0.1", "[::1]"])
