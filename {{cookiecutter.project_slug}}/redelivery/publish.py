@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from django.db import connections
+
 from redelivery.policy import Policy, TaskPolicy
 
 logger = logging.getLogger("redelivery")
@@ -38,6 +40,12 @@ def around(entry: TaskPolicy, policy: Policy) -> Callable[[Callable[..., Any]], 
             for text in problems.values():
                 logger.error("%s: retried within the policy: %s (%s)", entry.name, text, policy.where(entry))
             _bring_within(problems, options, policy)
+            if _in_transaction() and not options.get("retries"):
+                logger.warning(
+                    "%s is published inside a transaction: it may run before the commit, and runs after a rollback "
+                    "too. Publish it with delay_on_commit.",
+                    entry.name,
+                )
             return apply_async(self, args, kwargs, *positional, **{**options, **NO_LIMITS})
 
         return checked
@@ -46,6 +54,15 @@ def around(entry: TaskPolicy, policy: Policy) -> Callable[[Callable[..., Any]], 
 
 
 NO_LIMITS = {"time_limit": None, "soft_time_limit": None}
+
+
+def _in_transaction() -> bool:
+    """Whether a transaction is open that is not the one a test case wraps itself in."""
+    return any(
+        not getattr(block, "_from_testcase", False)
+        for connection in connections.all(initialized_only=True)
+        for block in connection.atomic_blocks
+    )
 
 
 def _problems(task: Any, entry: TaskPolicy, policy: Policy, options: dict[str, Any]):

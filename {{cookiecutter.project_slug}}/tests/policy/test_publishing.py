@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from celery import chain, group
+from django.db import transaction
 from django.utils.autoreload import StatReloader
 from kombu import Exchange, Queue
 
@@ -44,6 +45,25 @@ def test_call_that_contradicts_the_policy(sent, options, says):
     assert str(caught.value).startswith("shop.tasks.mail: ")
     assert says in str(caught.value) and "ack_policy.toml:4" in str(caught.value)
     assert sent.messages == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_publishing_inside_a_transaction_is_noticed(sent, caplog):
+    """Not after it, not by a retry, and not because a test case has one open around it."""
+    with transaction.atomic():
+        transaction.on_commit(sent.mail.delay)
+        sent.mail.apply_async(retries=1)
+    sent.mail.delay()
+    assert "inside a transaction" not in caplog.text
+    with transaction.atomic():
+        sent.mail.delay()
+    assert caplog.text.count("shop.tasks.mail is published inside a transaction") == 1
+
+
+@pytest.mark.django_db
+def test_the_transaction_of_a_test_case_is_not_noticed(sent, caplog):
+    sent.mail.delay()
+    assert "inside a transaction" not in caplog.text
 
 
 def test_signatures_chains_and_groups_are_held_to_it(sent):
