@@ -19,18 +19,27 @@ class Case:
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
         if "task" in cls.__dict__:
+            if cls.task in _cases:
+                raise TypeError(
+                    f"{cls.task} has two cases: {type(_cases[cls.task]).__name__} and {cls.__name__}."
+                )
             _cases[cls.task] = cls()
 
-    def prepare(self, world) -> tuple:
+    def prepare(self, world) -> tuple | dict:
         """Write the rows that the task needs and return its arguments; called anew, in an empty world, for each kill.
+
+        The arguments are a tuple of positional ones or a dict of keyword ones, as JSON can carry them.
 
         `world` is a `redelivery.testing.sandbox.World`: `world.mailbox` is the SMTP sink. Called more than once without
         emptying the world it must prepare independent calls (other rows, other recipients).
         """
         raise NotImplementedError
 
-    def effects(self, world, args: tuple) -> int:
-        """Count the effect of one call from outside: mails in the sink, charges in the provider's ledger, rows."""
+    def effects(self, world, args: tuple | dict) -> int:
+        """Count the effect of one call from outside: mails in the sink, charges in the provider's ledger, rows.
+
+        `args` is what `prepare` returned. Messages that the task publishes are delivered before it is counted.
+        """
         raise NotImplementedError
 
 

@@ -2,16 +2,18 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from redelivery import policy
 from redelivery.testing.case import Case
-from redelivery.testing.crashmap import CrashMap, CrashMapError, Killer
+from redelivery.testing.crashmap import CrashMap, CrashMapError
 from redelivery.testing.duplicates import Duplicates, deliver_twice
+from redelivery.testing.killer import Killer
 from redelivery.testing.processes import die_with_parent
-from redelivery.testing.sandbox import SandboxError, sandbox
+from redelivery.testing.sandbox import SandboxError, World, sandbox
 
 Progress = Callable[[str, int, int], None]
 
@@ -63,6 +65,10 @@ def draw(
         processes.append(process)
     try:
         parts = receive(ours, progress or (lambda task, done, total: None))
+    except BaseException:  # Ctrl-C, too: nobody waits for the rest
+        for process in processes:
+            process.kill()
+        raise
     finally:
         for process in processes:
             process.join()
@@ -95,20 +101,19 @@ def receive(pipes: list[Connection], progress: Progress) -> list[list[Drawn]]:
 def draw_part(cases: list[Case], part: int, parts: int, duplicates: bool, pipe: Connection) -> None:
     """Draw every `parts`-th point of each map, in a process of its own, and send what came of it."""
     die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
     try:
         with sandbox() as world:
-            pipe.send([draw_one(Killer, case, world, part, parts, duplicates, pipe) for case in cases])
-    except (SandboxError, policy.PolicyError, RuntimeError) as error:
+            pipe.send([draw_one(case, world, part, parts, duplicates, pipe) for case in cases])
+    except (SandboxError, policy.PolicyError) as error:
         pipe.send(SandboxError(str(error)))
-    except KeyboardInterrupt:
-        pass  # the parent says so
 
 
-def draw_one(make_killer, case, world, part, parts, duplicates, pipe) -> Drawn:
+def draw_one(case: Case, world: World, part: int, parts: int, duplicates: bool, pipe: Connection) -> Drawn:
     """Draw this part's share of one map."""
     killer = None
     try:
-        killer = make_killer(case, world)
+        killer = Killer(case, world)
         crash_map = killer.draw(part, parts, lambda total: pipe.send((case.task, total)))
         return Drawn(case.task, crash_map, deliver_twice(killer, crash_map) if duplicates else None)
     except CrashMapError as error:

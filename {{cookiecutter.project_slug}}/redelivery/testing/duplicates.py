@@ -3,10 +3,13 @@
 import os
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from redelivery.testing.children import Child
-from redelivery.testing.crashmap import CrashMap, Killer
+from redelivery.testing.crashmap import CrashMap
+from redelivery.testing.killer import Killer
+from redelivery.testing.messages import Message
 from redelivery.testing.points import Point
 
 # Twins that make no progress for so long wait for each other (one may hold a row lock that the other needs).
@@ -36,23 +39,20 @@ def twins(killer: Killer, barrier: Point) -> int:
 
     A delivery that ends, or waits for the other, before it gets there does not hold the other up.
     """
-    message = killer.fresh_message()
+    message, *waiting = killer.before(barrier)
     gate_reading, gate_writing = os.pipe()
-
-    def wait_at_the_gate() -> None:
-        os.close(gate_writing)
-        os.read(gate_reading, 1)  # returns at the end of file: when the parent has closed the gate
-
-    children = [
-        killer.stop_at(message, barrier, wait_at_the_gate, redelivered) for redelivered in (False, True)
-    ]
-    os.close(gate_reading)
+    twins = (message, message.again())
+    children = [killer.stop_at(twin, barrier, lambda: os.read(gate_reading, 1)) for twin in twins]
     wait_until_held(children)
+    os.write(
+        gate_writing, b"." * len(children)
+    )  # not closed: a twin that is not at the gate yet holds it open, too
+    os.close(gate_reading)
     os.close(gate_writing)
     for child in children:
         killer.end_of(child)
-    killer.deliver_what_waits(message)
-    return killer.count(message)
+    killer.deliver([*waiting, *killer.published()])
+    return killer.count()
 
 
 def wait_until_held(children: list[Child]) -> None:
@@ -70,18 +70,22 @@ def wait_until_held(children: list[Child]) -> None:
 def second_message(killer: Killer) -> int:
     """Deliver two messages of the same call, as a sweep or a user's double click would send them, and count."""
     message = killer.fresh_message()
-    for copy in (message, replace(message, id=str(uuid.uuid4()))):
-        killer.deliver(copy)
-        killer.deliver_what_waits(copy)
-    return killer.count(message)
+    deliver_apart(killer, message, replace(message, id=str(uuid.uuid4())))
+    return killer.count()
 
 
 def flushed_cache(killer: Killer) -> int:
     """Deliver, flush every cache, deliver again, and count."""
     message = killer.fresh_message()
-    killer.deliver(message)
-    killer.deliver_what_waits(message)
-    killer.world.flush_caches()
-    killer.deliver(message, redelivered=True)
-    killer.deliver_what_waits(message)
-    return killer.count(message)
+    deliver_apart(killer, message, message.again(), between=killer.world.flush_caches)
+    return killer.count()
+
+
+def deliver_apart(
+    killer: Killer, first: Message, second: Message, between: Callable[[], None] = lambda: None
+) -> None:
+    """Deliver two messages one after the other, in two processes: what one keeps in memory, the other must not find."""
+    killer.deliver([first])
+    killer.runner.stop()
+    between()
+    killer.deliver([second])

@@ -54,6 +54,8 @@ def test_crash_map_equals_declared_gaps(evidence, task):
 @pytest.mark.parametrize("task", tasks())
 def test_whole_run_delivered_again(evidence, task):
     """Killed after the task returned and before it was acknowledged."""
+    once = evidence.map_of(task)["once"]
+    assert once == 1, f"{task}: one whole run has {once} effects; let the case's effects() count one thing"
     found = faults(
         policy.current().tasks[task], "completed", {"whole run": evidence.map_of(task)["completed"]}
     )

@@ -23,7 +23,9 @@ from django.db import connections
 from redelivery import policy
 from redelivery.testing import processes
 from redelivery.testing.case import Case, all_cases
-from redelivery.testing.crashmap import Kill, Killer
+from redelivery.testing.crashmap import Kill
+from redelivery.testing.killer import Killer
+from redelivery.testing.messages import Message
 from redelivery.testing.promises import AFTER, BEFORE
 from redelivery.testing.sandbox import World, celery_app, sandbox
 
@@ -53,7 +55,7 @@ class Held:
     phase: str
     kill: Kill
     once: int
-    args: tuple
+    args: tuple | dict
     id: str
 
 
@@ -141,10 +143,11 @@ class Strike:
         """Order the holds, then publish the messages."""
         for one in self.held:
             (self.directory / "hold" / one.id).write_text(
-                json.dumps([one.kill.point.thread, one.kill.point.index])
+                json.dumps([one.kill.point.run, one.kill.point.index])
             )
         for one in self.held:
-            celery_app().tasks[one.case.task].apply_async(one.args, task_id=one.id)
+            args, kwargs = Message.to(one.case.task, one.args).decoded()
+            celery_app().tasks[one.case.task].apply_async(args, kwargs, task_id=one.id)
         self.wait(self.all_held, f"{len(self.held)} tasks to be held in the worker")
 
     def all_held(self) -> bool:
@@ -255,8 +258,7 @@ def struck(world: World, batch: list[tuple], event: str):
     """Give a worker in which every task of a batch is held, ready for the event; end it afterwards."""
     world.empty()
     held = [
-        Held(case, phase, kill, once, tuple(case.prepare(world)), str(uuid4()))
-        for case, phase, kill, once in batch
+        Held(case, phase, kill, once, case.prepare(world), str(uuid4())) for case, phase, kill, once in batch
     ]
     world.waiting_messages()
     world.close()

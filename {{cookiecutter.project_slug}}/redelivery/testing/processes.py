@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -25,6 +26,52 @@ def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of what its killed children leave running (Linux; elsewhere nothing)."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def own_children() -> set[int]:
+    """Return the process ids of this process's children, those that ended unreaped included (Linux; elsewhere none)."""
+    found: set[int] = set()
+    with suppress(FileNotFoundError):
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(FileNotFoundError), open(f"/proc/self/task/{thread}/children") as file:
+                found.update(map(int, file.read().split()))
+    return found
+
+
+def has_ended(pid: int) -> bool:
+    """Tell whether a process is gone, or waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_for_children(seconds: float) -> bool:
+    """Wait until every child of this process has ended; return whether that came to pass within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not all(map(has_ended, own_children())):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def reap_orphans(known: set[int], seconds: float) -> None:
+    """Wait for the children that are not known: at most so many seconds, then they are killed."""
+    deadline = time.monotonic() + seconds
+    while orphans := own_children() - known:  # again, because the orphans' own children come here, too
+        for pid in orphans:
+            with suppress(ProcessLookupError, ChildProcessError):
+                if not has_ended(pid) and time.monotonic() >= deadline:
+                    os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.001)
 
 
 def start(command: list[str], **options) -> subprocess.Popen:

@@ -1,6 +1,7 @@
 """Show a crash map: the source with a count beside each line, on a terminal or as one HTML page."""
 
 import html
+import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,13 +28,15 @@ tr.never td { background: #ffd9d9 } tr.never td.count { border-right: 6px solid 
 class Row:
     """One source line: its number, its text, and the smallest and largest count, None where nothing was killed.
 
-    `none` is what a count of 0 means for the task: work that is lost, or (guard `claim`) a row that is in doubt.
+    `once` is the count of a run that nobody killed. `less` is what a smaller one means for the task: work that is lost,
+    or (guard `claim`) a row that is in doubt.
     """
 
     number: int
     text: str
     counts: tuple[int, int] | None
-    none: str
+    once: int
+    less: str
 
     @property
     def count(self) -> str:
@@ -49,18 +52,20 @@ class Row:
         if self.counts is None:
             return ""
         low, high = self.counts
-        if low == 0:
-            return self.none
-        return "twice" if high == 2 else f"{high} times" if high > 2 else ""
+        if low < self.once:
+            return self.less
+        if high > self.once:
+            return "twice" if high == 2 * self.once else "too many"
+        return ""
 
 
 def sections(crash_map: CrashMap, root: Path) -> Iterator[tuple[str, list[Row]]]:
     """Yield a title and the rows of each function, in the order in which the task came to them."""
     by_line = crash_map.by_line()
-    none = "in doubt" if crash_map.guard == "claim" else "lost"
+    less = "in doubt" if crash_map.guard == "claim" else "lost"
     functions = dict.fromkeys((kill.point.file, kill.point.function) for kill in crash_map.kills)
     for file, group in groupby(functions, key=lambda place: place[0]):
-        source = (root / file).read_text().splitlines()
+        source = dict(enumerate(linecache.getlines(str(root / file)), start=1))
         for _, function in group:
             lines = [
                 k.point.line for k in crash_map.kills if (k.point.file, k.point.function) == (file, function)
@@ -68,7 +73,10 @@ def sections(crash_map: CrashMap, root: Path) -> Iterator[tuple[str, list[Row]]]
             numbers = range(min(lines), max(lines) + 1)
             yield (
                 f"{file}: {function}",
-                [Row(n, source[n - 1], by_line.get((file, n)), none) for n in numbers],
+                [
+                    Row(n, source.get(n, "").rstrip(), by_line.get((file, n)), crash_map.once, less)
+                    for n in numbers
+                ],
             )
 
 

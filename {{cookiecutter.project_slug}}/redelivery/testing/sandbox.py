@@ -7,6 +7,7 @@ workers that a test starts. So no crash map can send a real mail or touch a real
 import gc
 import json
 import os
+import secrets
 import shutil
 import sqlite3
 import tempfile
@@ -21,9 +22,10 @@ from django.core import mail
 from django.core.cache import caches
 from django.core.management import call_command
 from django.core.management.color import no_style
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.test.utils import override_settings
 
+from redelivery.testing.janitor import janitor
 from redelivery.testing.processes import free_port
 from redelivery.testing.servers import RedisServer, SmtpSink, redis_server
 
@@ -74,6 +76,7 @@ class Addresses:
             EMAIL_USE_SSL=False,
         ).enable()
         conf = current_app.conf
+        conf.broker_use_ssl = conf.redis_backend_use_ssl = None
         conf.broker_url = conf.broker_read_url = conf.broker_write_url = self.redis_url(BROKER_DB)
         if conf.result_backend:
             conf.result_backend = self.redis_url(RESULT_DB)
@@ -111,7 +114,7 @@ class World:
 
     def remember_empty(self) -> None:
         """Keep the state after the migrations, for `empty`."""
-        for alias in self.addresses.databases:
+        for alias in own_databases():
             connection = connections[alias]
             if connection.vendor == "sqlite":
                 number_all_tables(connection)
@@ -150,6 +153,7 @@ class World:
             )
         self._redis.flushall()
         self.mailbox.forget()
+        self.mailbox.behave()
 
     def flush_caches(self) -> None:
         """Empty every cache, as an operator or an eviction might."""
@@ -160,7 +164,7 @@ class World:
         """Take every message out of the broker's queues and return them, as kombu wrote them."""
         taken = []
         for key in self._redis.scan_iter(_type="list", count=1000):
-            taken += [json.loads(raw) for raw in self._redis.lrange(key, 0, -1)]
+            taken += [json.loads(raw) for raw in reversed(self._redis.lrange(key, 0, -1))]  # oldest first
             self._redis.delete(key)
         return taken
 
@@ -210,43 +214,84 @@ def is_empty(connection, table: str) -> bool:
 
 @contextmanager
 def sandbox():
-    """Make a sandbox, point this process at it, and give its `World`; everything is gone afterwards."""
+    """Make a sandbox, point this process at it, and give its `World`; everything is gone afterwards.
+
+    Raises SandboxError where it cannot be made.
+    """
     with ExitStack() as stack:
         # Memory if there is some: a kill at every opcode is a commit at every opcode.
         shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redelivery-", dir=shm)))
-        server: RedisServer = stack.enter_context(redis_server())
-        mailbox = SmtpSink(free_port(), directory)
-        mailbox.start()
-        stack.callback(mailbox.stop)
-        names = {alias: stack.enter_context(database(alias, directory)) for alias in settings.DATABASES}
-        addresses = Addresses(server.port, mailbox.port, str(directory), names)
-        addresses.apply()
-        refuse_private_stores()
-        for alias in names:
-            call_command("migrate", database=alias, run_syncdb=True, verbosity=0)
-        world = World(addresses, mailbox)
-        world.remember_empty()
-        world.warm_up()
-        stack.callback(world.close)
+        directory = Path(tempfile.mkdtemp(prefix="redelivery-", dir=shm))
+        names = database_names(directory)
+        stack.enter_context(janitor(lambda: clean(directory, names)))
+        try:
+            world = make_world(stack, directory, names)
+        except (DatabaseError, OSError, RuntimeError) as error:
+            raise SandboxError(f"the sandbox cannot be made: {type(error).__name__}: {error}") from error
         yield world
 
 
-@contextmanager
-def database(alias: str, directory: Path):
-    """Make an empty database of the same kind as the project's and give its name; removed afterwards."""
+def make_world(stack: ExitStack, directory: Path, names: dict[str, str]) -> World:
+    """Start the servers, make the databases, and point this process at them."""
+    server: RedisServer = stack.enter_context(redis_server())
+    mailbox = SmtpSink(free_port(), directory)
+    mailbox.start()
+    stack.callback(mailbox.stop)
+    for alias in own_databases():
+        create_database(alias, names[alias])
+    addresses = Addresses(server.port, mailbox.port, str(directory), names)
+    addresses.apply()
+    refuse_private_stores()
+    for alias in own_databases():
+        call_command("migrate", database=alias, run_syncdb=True, verbosity=0)
+    world = World(addresses, mailbox)
+    stack.callback(world.close)
+    world.remember_empty()
+    world.warm_up()
+    return world
+
+
+def mirrored(alias: str) -> str | None:
+    """Return the database that this one is a replica of (`TEST: {"MIRROR": ...}`, as for Django's own tests)."""
+    return connections[alias].settings_dict["TEST"]["MIRROR"]
+
+
+def own_databases() -> list[str]:
+    """Return the databases that are no replica of another one."""
+    return [alias for alias in settings.DATABASES if not mirrored(alias)]
+
+
+def database_names(directory: Path) -> dict[str, str]:
+    """Choose a name for each database that nobody else uses; of SQLite, a file."""
+    names = {}
+    for alias in own_databases():
+        if connections[alias].vendor == "sqlite":
+            names[alias] = str(directory / f"{alias}.sqlite3")
+        else:
+            names[alias] = f"redelivery_{secrets.token_hex(6)}_{alias}"[:60]
+    return names | {alias: names[mirrored(alias)] for alias in settings.DATABASES if mirrored(alias)}
+
+
+def create_database(alias: str, name: str) -> None:
+    """Create an empty database on the project's database server; SQLite makes its file by itself."""
     connection = connections[alias]
-    if connection.vendor == "sqlite":
-        yield str(directory / f"{alias}.sqlite3")
-        return
-    original = connection.settings_dict["NAME"]
-    name = connection.settings_dict["TEST"]["NAME"] = f"test_{original}_{os.getpid()}"
-    connection.creation._create_test_db(verbosity=0, autoclobber=True)
-    try:
-        yield name
-    finally:
-        connections.close_all()
-        connection.creation.destroy_test_db(original, verbosity=0)
+    if connection.vendor != "sqlite":
+        with connection._nodb_cursor() as cursor:
+            suffix = connection.creation.sql_table_creation_suffix()
+            cursor.execute(f"CREATE DATABASE {connection.ops.quote_name(name)} {suffix}")
+
+
+def clean(directory: Path, names: dict[str, str]) -> None:
+    """Delete the sandbox's folder and its databases."""
+    shutil.rmtree(directory, ignore_errors=True)
+    for alias in own_databases():
+        connection = connections[alias]
+        if connection.vendor != "sqlite":
+            force = (
+                " WITH (FORCE)" if connection.vendor == "postgresql" else ""
+            )  # a killed child may still be seen
+            with suppress(DatabaseError), connection._nodb_cursor() as cursor:
+                cursor.execute(f"DROP DATABASE IF EXISTS {connection.ops.quote_name(names[alias])}{force}")
 
 
 def refuse_private_stores() -> None:

@@ -33,13 +33,16 @@ class Holder:
             file.write(f"{task_id}\n")
         order = self.directory / "hold" / task_id
         try:
-            taken = order.rename(order.with_suffix(".taken"))
+            runs_before, index = json.loads(order.read_text())
         except FileNotFoundError:
             return
-        wanted = json.loads(taken.read_text())
+        if runs_before:
+            order.write_text(json.dumps([runs_before - 1, index]))
+            return
+        order.unlink()
 
         def reached(point: Point) -> None:
-            if [point.thread, point.index] == wanted:
+            if point.index == index:
                 self.hold(task_id)
 
         self.tracer = Tracer(Path(settings.BASE_DIR))

@@ -10,6 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from redelivery import policy
 
+MOST_JOBS = 16
+
 
 class Command(BaseCommand):
     """Draw the crash map of one task, or of all that have a case, in a sandbox of its own servers and databases."""
@@ -29,7 +31,11 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print every point and its counts as JSON")
         parser.add_argument("--html", metavar="FILE", type=Path, help="write one self-contained page to FILE")
         parser.add_argument(
-            "--jobs", type=int, metavar="N", help="processes to use (default: one for each core, at most 4)"
+            "--jobs",
+            type=int,
+            metavar="N",
+            choices=range(1, MOST_JOBS + 1),
+            help=f"processes to use, at most {MOST_JOBS} (default: one for each core, at most 4)",
         )
         parser.add_argument(
             "--duplicates",
@@ -44,6 +50,8 @@ class Command(BaseCommand):
 
         if options["verbosity"] < 2:
             logging.disable(logging.CRITICAL)  # the log lines of hundreds of killed runs
+        if options["html"]:
+            check_writable(options["html"])
         try:
             cases = chosen_cases(options["task"])
             drawn = draw(
@@ -51,6 +59,8 @@ class Command(BaseCommand):
             )
         except (SandboxError, policy.PolicyError) as error:
             raise CommandError(str(error)) from None
+        except KeyboardInterrupt:
+            raise CommandError("interrupted; everything that was started has ended", returncode=130) from None
         self.show(drawn, options)
         if any(one.error for one in drawn):
             raise CommandError("\n".join(one.error for one in drawn if one.error))
@@ -73,7 +83,7 @@ class Command(BaseCommand):
         root = Path(settings.BASE_DIR)
         maps = [one.crash_map for one in drawn if one.crash_map]
         if options["html"]:
-            options["html"].write_text(report.as_html(maps, root))
+            options["html"].write_text(report.as_html(maps, root), encoding="utf-8")
         if options["json"]:
             self.stdout.write(json.dumps([one.as_json() for one in drawn], indent=1))
             return
@@ -89,6 +99,14 @@ class Command(BaseCommand):
         return self.stdout.isatty() and not options["no_color"]
 
 
+def check_writable(file):
+    """Raise CommandError, before hundreds of kills, where a file cannot be written."""
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise CommandError(f"--html {file}: {error.strerror}") from None
+
+
 def chosen_cases(names):
     """Return the cases of the named tasks, or all; raises CommandError for a name that fits none or several."""
     from redelivery.testing.case import all_cases
@@ -99,6 +117,8 @@ def chosen_cases(names):
         raise CommandError(
             "no task has a case yet: write one in a module `redelivery_case.py` of the task's app"
         )
+    if unknown := sorted(set(cases) - set(tasks)):
+        raise CommandError(f"there is a case, but no entry in the ack policy, for {', '.join(unknown)}")
     chosen = []
     for name in names:
         fitting = [task for task in tasks if task == name or task.endswith(f".{name}")]
@@ -110,4 +130,4 @@ def chosen_cases(names):
                 f"{fitting[0]} has no case: write one in a module `redelivery_case.py` of its app"
             )
         chosen.append(cases[fitting[0]])
-    return chosen or [case for task, case in cases.items() if task in tasks]
+    return chosen or list(cases.values())

@@ -1,0 +1,113 @@
+"""Threads that a task starts: let them run one at a time, and wait for those that it leaves behind."""
+
+import concurrent.futures.thread
+import math
+import queue
+import selectors
+import sys
+import threading
+import time
+from pathlib import Path
+
+# A thread whose innermost Python function is one of these waits for another one.
+_WAITING = {
+    module.__file__ for module in (threading, queue, selectors, concurrent.futures.thread) if module.__file__
+}
+# So long a thread must stand at one place, in seconds, until it is taken to wait there: in one of these modules (longer
+# than a busy machine lets a thread lie idle), and elsewhere (it may wait for a bare lock, or for an answer).
+_WAITING_S, _STANDING_S = 0.01, 1.0
+_LOOK_S = 0.001
+
+
+class Watch:
+    """Tells from outside whether a thread waits for others, or has ended."""
+
+    def __init__(self, thread: threading.Thread):
+        self.thread = thread
+        self.place: tuple | None = None
+        self.since = 0.0
+
+    def rests(self, standing_s: float = math.inf) -> bool:
+        """Look once more; a thread rests when it has stood at one place for a while: in a function that waits.
+
+        Elsewhere it must have stood so many seconds.
+        """
+        frame = sys._current_frames().get(self.thread.ident) if self.thread.is_alive() else None
+        if frame is None:
+            return True
+        place = frame, frame.f_lasti
+        if place != self.place or self.wants_a_core():
+            self.place, self.since = place, time.monotonic()
+            return False
+        enough = _WAITING_S if frame.f_code.co_filename in _WAITING else standing_s
+        return time.monotonic() - self.since > enough
+
+    def wants_a_core(self) -> bool:
+        """Tell whether it could go on and only other processes keep it from it (Linux; elsewhere nobody knows)."""
+        try:
+            stat = Path(f"/proc/self/task/{self.thread.native_id}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] == "R"
+
+
+class Turns:
+    """Lets one thread at a time run project code: the next one when that one waits or ends.
+
+    Threads take turns as they like, so a kill "before this opcode of this thread" would find the others somewhere else
+    in each run. With turns each run is the same: a thread goes on only when nothing else moves, and of several that
+    could go on, the one that was started first does.
+    """
+
+    def __init__(self):
+        self.holder: threading.Thread | None = threading.current_thread()
+        self._lock = threading.Lock()
+        self._wanting: set[threading.Thread] = set()
+        self._gone: threading.Thread | None = None
+
+    def take(self) -> None:
+        """Return when it is the calling thread's turn."""
+        me = threading.current_thread()
+        if self.holder is me:
+            return
+        with self._lock:
+            self._wanting.add(me)
+        seen, watches = None, []
+        while self.holder is not me:
+            time.sleep(_LOOK_S)
+            with self._lock:
+                alive = threading.enumerate()
+                now = [self.holder, *alive, *(one in self._wanting for one in alive)]
+                if now != seen:
+                    seen, watches = (
+                        now,
+                        [Watch(one) for one in alive if one not in {*self._wanting, self._gone}],
+                    )
+                elif (
+                    not [watch for watch in watches if not watch.rests(_STANDING_S)]
+                    and self.first(alive) is me
+                ):
+                    self._wanting.discard(me)
+                    self.holder = me
+
+    def first(self, alive: list[threading.Thread]) -> threading.Thread:
+        """Return the thread that was started first of those that want the turn."""
+        return next(one for one in alive if one in self._wanting)
+
+    def leave(self) -> None:
+        """Let the other threads go on, for the calling one runs no more project code."""
+        self._gone, self.holder = threading.current_thread(), None
+
+
+def wait_for_threads(seconds: float) -> bool:
+    """Wait until every other thread has ended or waits; return whether that came to pass within so many seconds."""
+    deadline = time.monotonic() + seconds
+    watches: dict[threading.Thread, Watch] = {}
+    while threading.active_count() > 1:
+        others = [one for one in threading.enumerate() if one is not threading.current_thread()]
+        if not [one for one in others if not watches.setdefault(one, Watch(one)).rests()]:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True
