@@ -12,8 +12,9 @@ from tests.policy.tools import POLICY, REDIS_CACHE, make_app, write_policy
 def policy_app(tmp_path, settings, monkeypatch):
     """Make an app under a policy, for this test: ``policy_app(text, tasks=..., CELERY_...=...)``."""
     monkeypatch.setattr(force, "_in_force", force._in_force)
-    # Celery shares every task of one app with all others that are finalized later.
-    monkeypatch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
+    # Celery shares the tasks of every app with all others that are finalized later: here it gets its own only.
+    own = {add for add in _state._on_app_finalizers if add.__module__ == "celery.app.builtins"}
+    monkeypatch.setattr(_state, "_on_app_finalizers", own)
     settings.CACHES = {"default": REDIS_CACHE}
 
     def make(text=POLICY, **options):

@@ -67,8 +67,8 @@ def make_app(policy_file: Path, settings, tasks=True, **celery_settings) -> Cele
     return app
 
 
-def messages(about: str = "shop", some=checks.CHECKS) -> list:
-    """What the checks say about a text; so the service's tasks, shared with every app, are left out."""
+def messages(about: str = "", some=checks.CHECKS) -> list:
+    """What the checks say, as far as this text is in it."""
     return [message for message in checks.run(some) if about in f"{message.msg} {message.hint}"]
 
 
