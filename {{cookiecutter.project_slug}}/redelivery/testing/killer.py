@@ -58,6 +58,7 @@ class Killer:
         self.grace_s = GRACE_S
         self.root = project_root()
         self.tracer = Tracer(self.root)
+        self.tracer.learn()
         self.run_task = {case.task: self.traced(case.task)}
         self.runner = Runner(self.answer)
 
@@ -183,13 +184,11 @@ class Killer:
 
         def body(report: Report) -> dict:
             def reached(here: Point) -> None:
-                if here.index == point.index:
-                    opened = connections.all(initialized_only=True)
-                    in_transaction = any(each.in_atomic_block for each in opened)
-                    report({"state": "STOPPED", "at": astuple(here), "in_transaction": in_transaction})
-                    action()
+                in_transaction = any(one.in_atomic_block for one in connections.all(initialized_only=True))
+                report({"state": "STOPPED", "at": astuple(here), "in_transaction": in_transaction})
+                action()
 
-            return self.run(message, reached)
+            return self.run(message, reached, point.index)
 
         return self.child(body)
 
@@ -279,13 +278,15 @@ class Killer:
         finally:
             self.world.close()
 
-    def run(self, message: Message, reached: Callable[[Point], None] | None = None) -> dict:
+    def run(
+        self, message: Message, reached: Callable[[Point], None] | None = None, only: int | None = None
+    ) -> dict:
         """Run a task as a worker would, and wait for what it leaves running; say how it ended.
 
         `last` is true when something still runs, so that this process is no place for another run.
         """
         if reached:
-            self.tracer.start(reached)
+            self.tracer.start(reached, only)
         try:
             end = self.outcome(message)
         finally:
@@ -334,11 +335,11 @@ class Killer:
 
     def path_differs(self, point: Point, ended: str, at: list | None = None) -> PathDiffers:
         """Return the error of a run that did not come to a point."""
-        there = f"it was at {Point(*at).where}" if at else ended
+        there = f"{Point(*at).thread} was at {Point(*at).where}" if at else ended
         return PathDiffers(
-            f"{self.entry.name}: its path differs from run to run: opcode {point.index} was at {point.where}, "
-            f"this time {there}. A crash map needs one path: let the case's prepare() fix what the task draws at "
-            "random, takes from the clock, or leaves to threads that race."
+            f"{self.entry.name}: its path differs from run to run: at opcode {point.index} {point.thread} was at "
+            f"{point.where}, this time {there}. A crash map needs one path: let the case's prepare() fix what the task "
+            "draws at random, takes from the clock, or leaves to threads that race."
         )
 
     def too_long(self, points: list[Point]) -> CrashMapError:

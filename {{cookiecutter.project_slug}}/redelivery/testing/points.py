@@ -3,6 +3,7 @@
 Lines are too coarse: `if send(): put_marker()` hides its gap from every kill between lines, so each opcode is a point.
 """
 
+import gc
 import os
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FunctionType
 
 from redelivery.testing.threads import Turns
 
@@ -17,6 +19,10 @@ from redelivery.testing.threads import Turns
 _REDELIVERY = f"{Path(__file__).resolve().parents[1]}/"
 _MARKER = f"{_REDELIVERY}marker.py"
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+# Python 3.12 and newer: with sys.settrace a function's first run has no opcode events there (measured on 3.13.0).
+_monitoring = getattr(sys, "monitoring", None)
+_TOOL = 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Point:
 
 
 class Tracer:
-    """Once started, calls `reached(point)` before every opcode of project code in this thread and those that it starts.
+    """Once started, calls `reached(point)` before opcodes of project code in this thread and those that it starts.
 
     Project code is what lies under `root` and is not an installed library. Threads run project code one at a time (see
     `Turns`), so that the opcodes have one order.
@@ -53,47 +59,67 @@ class Tracer:
         self.reached: Callable[[Point], None] | None = None
         self.turns = Turns()
         self.count = 0
+        self.only: int | None = None
         self.returned = False
         self.names: dict[threading.Thread, str] = {}
         self.relative: dict[str, str | None] = {}
+        self.learned: set[CodeType] = set()
+        if _monitoring and not _monitoring.get_tool(_TOOL):
+            _monitoring.use_tool_id(_TOOL, "redelivery")
 
     def learn(self) -> None:
-        """Decide now for every module that is loaded: a forked child would have to decide anew each time."""
-        for module in list(sys.modules.values()):
-            if isinstance(name := getattr(module, "__file__", None), str):
-                self.relative[name] = self.path_in_project(name)
+        """Look at all code that is loaded now: a forked child would have to do it anew each time.
 
-    def start(self, reached: Callable[[Point], None]) -> None:
-        """Trace what this thread calls from now on, and every thread started from now on."""
-        self.reached = reached
+        To be called before `start`, and again when the task has had modules imported.
+        """
+        gc.unfreeze()  # frozen objects are not listed
+        code = [one.__code__ for one in gc.get_objects() if type(one) is FunctionType]
+        gc.freeze()
+        while code:
+            one = code.pop()
+            if one in self.learned:
+                continue
+            self.learned.add(one)
+            code += [constant for constant in one.co_consts if isinstance(constant, CodeType)]
+            if self.is_project(one.co_filename) and _monitoring:
+                _monitoring.set_local_events(_TOOL, one, _monitoring.events.INSTRUCTION)
+
+    def start(self, reached: Callable[[Point], None], only: int | None = None) -> None:
+        """Trace what this thread calls from now on, and every thread started from now on.
+
+        `reached` is called before every opcode, or before the one with the index `only`.
+        """
+        self.reached, self.only = reached, only
         self.turns = Turns()
         self.count = 0
         self.returned = False
         self.names = {}
         os.register_at_fork(after_in_child=self.stop)  # a process that the task forks is not the task
-        on_call = self.call_tracer()
-        threading.settrace(on_call)
-        sys.settrace(on_call)
+        if _monitoring:
+            _monitoring.register_callback(_TOOL, _monitoring.events.INSTRUCTION, self.on_instruction)
+        else:
+            on_call = self.call_tracer()
+            threading.settrace(on_call)
+            sys.settrace(on_call)
 
     def stop(self) -> None:
-        """Stop tracing in this thread and for new ones."""
-        sys.settrace(None)
-        threading.settrace(None)
+        """Stop tracing."""
+        if _monitoring:
+            _monitoring.register_callback(_TOOL, _monitoring.events.INSTRUCTION, None)
+        else:
+            sys.settrace(None)
+            threading.settrace(None)
 
     def call_tracer(self) -> Callable:
         """Return the function that decides, as sys.settrace wants it, whether to look into a new frame.
 
         It is called for each function that runs, so every name that it uses is a local one.
         """
-        relative, on_event, path_in_project = self.relative, self.on_event, self.path_in_project
+        relative, on_event, is_project = self.relative, self.on_event, self.is_project
 
         def on_call(frame, event, arg):
             name = frame.f_code.co_filename
-            try:
-                inside = relative[name]
-            except KeyError:
-                inside = relative[name] = path_in_project(name)
-            if inside is None:
+            if not (relative[name] if name in relative else is_project(name)):
                 return None
             frame.f_trace_lines = False
             frame.f_trace_opcodes = True
@@ -102,37 +128,49 @@ class Tracer:
         return on_call
 
     def on_event(self, frame, event, arg):
-        """Count an opcode, when it is this thread's turn."""
+        """Count an opcode (Python 3.11)."""
         if event == "opcode":
-            self.turns.take()
-            index = self.count
-            self.count += 1
-            code = frame.f_code
-            self.reached(
-                Point(
-                    index,
-                    self.thread_name(),
-                    self.relative[code.co_filename],
-                    code.co_qualname,
-                    frame.f_lineno or code.co_firstlineno,
-                    self.returned,
-                )
-            )
+            self.on_opcode(frame)
         return self.on_event
 
-    def thread_name(self) -> str:
-        """Return the calling thread's name, with a number where another thread had it first."""
-        thread = threading.current_thread()
-        if thread not in self.names:
-            same = sum(other.name == thread.name for other in self.names)
-            self.names[thread] = f"{thread.name} ({same + 1})" if same else thread.name
-        return self.names[thread]
+    def on_instruction(self, code, offset):
+        """Count an opcode (Python 3.12 and newer)."""
+        self.on_opcode(sys._getframe(1))
 
-    def path_in_project(self, name: str) -> str | None:
-        """Return the path of a source file under the root; None for what is not project code."""
-        if not os.path.isabs(name):
-            return None  # `<string>`, `<frozen ...>`
-        real = os.path.realpath(name)
-        library = real.startswith(_LIBRARIES) or "/site-packages/" in real or "/dist-packages/" in real
-        own = real.startswith(_REDELIVERY) and real != _MARKER
-        return real.removeprefix(self.root) if real.startswith(self.root) and not (library or own) else None
+    def on_opcode(self, frame) -> None:
+        """Count an opcode, when it is this thread's turn."""
+        thread = threading.current_thread()
+        self.turns.take(thread)
+        if thread not in self.names:
+            self.name_thread(thread)
+        index = self.count
+        self.count += 1
+        if self.only is None or index == self.only:
+            self.reached(self.point(index, frame))
+
+    def point(self, index: int, frame) -> Point:
+        """Return the point at which a frame stands."""
+        code = frame.f_code
+        return Point(
+            index,
+            self.names[threading.current_thread()],
+            self.relative[code.co_filename],
+            code.co_qualname,
+            frame.f_lineno or code.co_firstlineno,
+            self.returned,
+        )
+
+    def name_thread(self, thread: threading.Thread) -> None:
+        """Name a thread that is new here, with a number where another one had its name before."""
+        same = sum(other.name == thread.name for other in self.names)
+        self.names[thread] = f"{thread.name} ({same + 1})" if same else thread.name
+
+    def is_project(self, name: str) -> bool:
+        """Tell whether a source file is project code, and remember its path below the root."""
+        if name not in self.relative:
+            real = os.path.realpath(name) if os.path.isabs(name) else ""  # else `<string>`, `<frozen ...>`
+            library = real.startswith(_LIBRARIES) or "/site-packages/" in real or "/dist-packages/" in real
+            own = real.startswith(_REDELIVERY) and real != _MARKER
+            inside = real.startswith(self.root) and not library and not own
+            self.relative[name] = real.removeprefix(self.root) if inside else None
+        return self.relative[name] is not None

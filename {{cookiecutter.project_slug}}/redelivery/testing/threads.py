@@ -1,5 +1,6 @@
 """Threads that a task starts: let them run one at a time, and wait for those that it leaves behind."""
 
+import asyncio.base_events
 import concurrent.futures.thread
 import math
 import queue
@@ -9,10 +10,9 @@ import threading
 import time
 from pathlib import Path
 
-# A thread whose innermost Python function is one of these waits for another one.
-_WAITING = {
-    module.__file__ for module in (threading, queue, selectors, concurrent.futures.thread) if module.__file__
-}
+# A thread whose innermost Python function is in one of these modules waits for another one. So does an event loop; but
+# whatever else is in `selectors` waits for a server.
+_WAITING = {module.__file__ for module in (threading, queue, concurrent.futures.thread)}
 # So long a thread must stand at one place, in seconds, until it is taken to wait there: in one of these modules (longer
 # than a busy machine lets a thread lie idle), and elsewhere (it may wait for a bare lock, or for an answer).
 _WAITING_S, _STANDING_S = 0.01, 1.0
@@ -39,7 +39,7 @@ class Watch:
         if place != self.place or self.wants_a_core():
             self.place, self.since = place, time.monotonic()
             return False
-        enough = _WAITING_S if frame.f_code.co_filename in _WAITING else standing_s
+        enough = _WAITING_S if waits(frame) else standing_s
         return time.monotonic() - self.since > enough
 
     def wants_a_core(self) -> bool:
@@ -49,6 +49,14 @@ class Watch:
         except OSError:
             return False
         return stat.rpartition(")")[2].split()[0] == "R"
+
+
+def waits(frame) -> bool:
+    """Tell whether a thread whose innermost frame is this one waits for another thread."""
+    if frame.f_code.co_filename == selectors.__file__:
+        frame = frame.f_back
+        return frame.f_code.co_filename == asyncio.base_events.__file__
+    return frame.f_code.co_filename in _WAITING
 
 
 class Turns:
@@ -65,9 +73,8 @@ class Turns:
         self._wanting: set[threading.Thread] = set()
         self._gone: threading.Thread | None = None
 
-    def take(self) -> None:
-        """Return when it is the calling thread's turn."""
-        me = threading.current_thread()
+    def take(self, me: threading.Thread) -> None:
+        """Return when it is the turn of the calling thread, which is `me`."""
         if self.holder is me:
             return
         with self._lock:

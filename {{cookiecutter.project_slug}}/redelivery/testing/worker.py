@@ -16,7 +16,7 @@ import django
 from celery.signals import task_postrun, task_prerun, worker_init
 from django.conf import settings
 
-from redelivery.testing.points import Point, Tracer
+from redelivery.testing.points import Tracer
 from redelivery.testing.sandbox import ENVIRONMENT, celery_app, enter
 
 
@@ -41,12 +41,9 @@ class Holder:
             return
         order.unlink()
 
-        def reached(point: Point) -> None:
-            if point.index == index:
-                self.hold(task_id)
-
         self.tracer = Tracer(Path(settings.BASE_DIR))
-        self.tracer.start(reached)
+        self.tracer.learn()
+        self.tracer.start(lambda point: self.hold(task_id), only=index)
 
     def hold(self, task_id: str) -> None:
         """Say that the point is reached, and wait."""
