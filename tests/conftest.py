@@ -3,6 +3,7 @@
 The copy holds what a clone would: caches and leftovers in the working tree do not reach the services.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import postgresql
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,6 +153,17 @@ def service_venv() -> Path:
         [sys.executable, service / "dev" / "make_venv.py", venv, service / "requirements-dev.txt"], check=True
     )
     return venv
+
+
+@pytest.fixture(scope="session")
+def postgresql_url():
+    """The URL of a database on a PostgreSQL of these tests; skips, with the reason, where there is none."""
+    with contextlib.ExitStack() as stack:
+        try:
+            url = stack.enter_context(postgresql.postgresql())
+        except postgresql.NoPostgresql as reason:
+            pytest.skip(str(reason))
+        yield url
 
 
 @pytest.fixture

@@ -35,6 +35,22 @@ def test_own_tests_pass(bake, run_in, examples):
     print(run_in(service, "make", "test", timeout=900))
 
 
+@pytest.mark.slow
+def test_own_tests_pass_on_postgresql(bake, run_in, postgresql_url):
+    """The tests that use the database, crash maps and real kills included, on PostgreSQL.
+
+    The others are left out, for time: settings, policy and `manage.py run` bring settings and databases of
+    their own, so they would do again what they did on SQLite.
+    """
+    service = bake(ci="none", worked_examples="yes")
+    without = ("tests/policy", "tests/test_run.py", "tests/test_settings.py")
+    arguments = " ".join(f"--ignore={path}" for path in without)
+    output = run_in(
+        service, "make", "test", f"ARGS={arguments}", env={"DATABASE_URL": postgresql_url}, timeout=900
+    )
+    print(output)
+
+
 class TestMakefile:
     """What `make` says and does before anything runs."""
 
