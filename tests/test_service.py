@@ -36,7 +36,7 @@ def test_own_tests_pass(bake, run_in):
 
 @pytest.mark.slow
 def test_own_tests_pass_without_examples(bake, run_in):
-    """The same without the worked examples; what tests the redelivery app alone is left out, for time: it is the same."""
+    """The same without the worked examples; what tests the redelivery app alone is left out, for time."""
     service = bake(ci="none", worked_examples="no")
     run_in(service, "make", "check")
     same = ("tests/policy", "tests/redelivery/test_guards.py", "tests/redelivery/test_crashmap.py")
