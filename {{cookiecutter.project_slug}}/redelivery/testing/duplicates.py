@@ -44,9 +44,8 @@ def twins(killer: Killer, barrier: Point) -> int:
     twins = (message, message.again())
     children = [killer.stop_at(twin, barrier, lambda: os.read(gate_reading, 1)) for twin in twins]
     wait_until_held(children)
-    os.write(
-        gate_writing, b"." * len(children)
-    )  # not closed: a twin that is not at the gate yet holds it open, too
+    # Not only closed: a twin that is not at the gate yet holds the other end open, too.
+    os.write(gate_writing, b"." * len(children))
     os.close(gate_reading)
     os.close(gate_writing)
     for child in children:

@@ -226,7 +226,9 @@ def sandbox():
         stack.enter_context(janitor(lambda: clean(directory, names)))
         try:
             world = make_world(stack, directory, names)
-        except (DatabaseError, OSError, RuntimeError) as error:
+        except RuntimeError as error:
+            raise SandboxError(str(error)) from error
+        except (DatabaseError, OSError) as error:
             raise SandboxError(f"the sandbox cannot be made: {type(error).__name__}: {error}") from error
         yield world
 

@@ -30,5 +30,5 @@ CACHES["default"] = {
     "LOCATION": "redis://127.0.0.1/1",
 }
 CELERY_BROKER_URL = "amqp://nobody:secret@127.0.0.1:1//"
-CELERY_BROKER_USE_SSL = True
+CELERY_BROKER_USE_SSL = {"ssl_cert_reqs": "none"}
 CELERY_TASK_IGNORE_RESULT = True
