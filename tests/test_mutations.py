@@ -79,13 +79,13 @@ MUTATIONS = [
         "late acknowledgement is taken away",
         (("redelivery/policy.py", '"acks_late": late,', '"acks_late": False,'),),
         f"{GENERATED}::test_real_kill[{WELCOME}-SIGKILL of the group]",
-        "assert 1 == 2",
+        "'runs': 1",
     ),
     Mutation(
         "reject_on_worker_lost is taken away",
         (("redelivery/policy.py", '"reject_on_worker_lost": late,', '"reject_on_worker_lost": False,'),),
         f"{GENERATED}::test_real_kill[{WELCOME}-SIGKILL of the pool child]",
-        "assert 1 == 2",
+        "'runs': 1",
     ),
     Mutation(
         "the claim loses its condition",
@@ -103,7 +103,7 @@ MUTATIONS = [
         "the natural key leaves the transaction",
         (("tests/redelivery/guards/tasks.py", "    with transaction.atomic():\n", "    if transaction:\n"),),
         f"{GUARDS}::test_declared_equals_measured[tests.redelivery.guards.tasks.credit-killed]",
-        "2 effects",
+        "0 effects",
     ),
     Mutation(
         "a task that acknowledges late has no case",
