@@ -46,16 +46,8 @@ with redis_server() as broker:
     sys.exit(subprocess.call(command, env={**os.environ, "BROKER_URL": broker.url()}))
 """
 
-REGISTRIES = (
-    "pypi.org",
-    "pythonhosted",
-    "index-url",
-    "find-links",
-    "docker.io",
-    "ghcr.io",
-    "quay.io",
-    "npmjs",
-)
+URL_HOST = re.compile(r"https?://(?:[^/@\s]*@)?([a-z0-9][a-z0-9.-]*)")
+HARMLESS_HOST = re.compile(r"(127\.0\.0\.1|localhost|secret|(.*\.)?example(\.com)?)")
 MACHINE_PATHS = ("/home/", "/root/", "/opt/", "/usr/local/", "file://")
 
 
@@ -265,8 +257,10 @@ class TestEveryFile:
         for path, text in itertools.chain(text_files(ROOT), text_files(service)):
             if path.is_relative_to(ROOT / "tests"):
                 continue
-            for forbidden in REGISTRIES + MACHINE_PATHS:
+            for forbidden in ("index-url", "find-links", *MACHINE_PATHS):
                 assert forbidden not in text, f"{path} holds {forbidden}"
+            for host in URL_HOST.findall(text):
+                assert HARMLESS_HOST.fullmatch(host), f"{path} names the host {host}"
 
     def test_every_requirement_has_a_hash(self):
         """Each pinned requirement is followed by its hashes."""
