@@ -1,12 +1,14 @@
 """A PostgreSQL of a test's own, in a temporary folder, on a free port of 127.0.0.1."""
 
 import contextlib
+import ctypes
 import os
 import pwd
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ SUPERUSER = "shop"
 # Nothing here outlives the tests, so nothing has to survive a power cut.
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 START_S = 30
+PR_SET_PDEATHSIG = 1
 
 
 class NoPostgresql(Exception):
@@ -60,7 +63,8 @@ def postgresql():
         settings = (f"port={port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", *FAST)
         command = [bin / "postgres", *data, *(word for setting in settings for word in ("-c", setting))]
         with open(f"{folder}/log", "wb") as log:
-            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **options)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            server = subprocess.Popen(command, preexec_fn=end_with_the_tests, **streams, **options)
         try:
             address = ["-h", "127.0.0.1", "-p", str(port), "-U", SUPERUSER]
             wait_for([bin / "pg_isready", *address], server, options, Path(folder, "log"))
@@ -69,6 +73,12 @@ def postgresql():
         finally:
             server.send_signal(signal.SIGQUIT)  # at once, also when somebody is connected
             server.wait(START_S)
+
+
+def end_with_the_tests() -> None:
+    """Have the kernel end this process when the tests are killed, on Linux; called after the user has changed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def run(command: list, options: dict) -> None:
