@@ -7,6 +7,7 @@ import pytest
 
 GENERATED = "tests/redelivery/test_generated.py"
 GUARDS = "tests/redelivery/test_guards.py"
+BROKER_AWAY = "tests/policy/test_broker_away.py"
 WELCOME = "onboarding.tasks.send_welcome_email"
 TASKS = "onboarding/tasks.py"
 
@@ -86,6 +87,24 @@ MUTATIONS = [
         (("redelivery/policy.py", '"reject_on_worker_lost": late,', '"reject_on_worker_lost": False,'),),
         f"{GENERATED}::test_real_kill[{WELCOME}-SIGKILL of the pool child]",
         "'runs': 1",
+    ),
+    Mutation(
+        "a retry that cannot be published is left to Celery",
+        (("redelivery/force.py", '            around["@retry"] = retry.around\n', "            pass\n"),),
+        f"{BROKER_AWAY}::test_retry_that_cannot_be_published_gives_the_message_back[automatic]",
+        "waited 30 s in vain",
+    ),
+    Mutation(
+        "a message that cannot be settled keeps its place in the worker",
+        (
+            (
+                "redelivery/settle.py",
+                "            virtual.QoS.ack(held, request.message.delivery_tag)\n",
+                "            pass\n",
+            ),
+        ),
+        f"{BROKER_AWAY}::test_worker_goes_on_when_a_message_cannot_be_settled[acknowledged, paused]",
+        "waited 30 s in vain",
     ),
     Mutation(
         "the claim loses its condition",

@@ -148,8 +148,10 @@ class World:
                 raw.execute("UPDATE sqlite_sequence SET seq = ?", [self._calls * NUMBERS_A_CALL])
         for alias, tables in self._tables.items():
             connection = connections[alias]
+            # Only what was written to: TRUNCATE costs a millisecond a table, and an empty one as much (measured).
+            used = [name for name in tables if not is_empty(connection, name)]
             connection.ops.execute_sql_flush(
-                connection.ops.sql_flush(no_style(), tables, reset_sequences=False, allow_cascade=True)
+                connection.ops.sql_flush(no_style(), used, reset_sequences=False, allow_cascade=True)
             )
         self._redis.flushall()
         self.mailbox.forget()
