@@ -262,6 +262,11 @@ class TestEveryFile:
             for host in URL_HOST.findall(text):
                 assert HARMLESS_HOST.fullmatch(host), f"{path} names the host {host}"
 
+    def test_no_name_to_look_up(self):
+        """A bare machine has no /etc/hosts, and redis-py's default host is a name: then each test waits for DNS."""
+        for path, text in text_files(ROOT / "{{cookiecutter.project_slug}}"):
+            assert not re.search(r"Redis\((port=|db=|\))", text), path
+
     def test_every_requirement_has_a_hash(self):
         """Each pinned requirement is followed by its hashes."""
         for path in (

@@ -42,7 +42,7 @@ def shared_redis():
 @pytest.fixture(autouse=True)
 def empty_redis(shared_redis):
     """Nothing published and nothing cached when a test begins."""
-    with redis.Redis(port=shared_redis.port) as client:
+    with redis.Redis("127.0.0.1", port=shared_redis.port) as client:
         client.flushall()
 
 
@@ -55,7 +55,7 @@ def plain_http(settings):
 @pytest.fixture
 def waiting(shared_redis):
     """Count the messages that wait in a queue: `waiting("email")`."""
-    with redis.Redis(port=shared_redis.port) as client:
+    with redis.Redis("127.0.0.1", port=shared_redis.port) as client:
         yield client.llen
 
 

@@ -56,7 +56,7 @@ def test_all_down(client, no_broker, no_cache, monkeypatch):
 
 
 def test_paused_server_is_down_within_two_seconds_and_threads_do_not_pile_up(client, broker):
-    redis.Redis(port=broker.port).client_pause(60_000)
+    redis.Redis("127.0.0.1", port=broker.port).client_pause(60_000)
     threads = threading.active_count()
     for _ in range(4):
         begun = time.monotonic()

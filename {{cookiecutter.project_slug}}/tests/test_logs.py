@@ -20,7 +20,7 @@ LINE = re.compile(r"^[\d-]{10} [\d:,]+ (INFO|WARNING|ERROR) (?P<logger>[\w.]+) (
 
 def deliver_again(port: int, queue: str) -> None:
     """Mark the newest message of a queue as one that was delivered before."""
-    with redis.Redis(port=port) as client:
+    with redis.Redis("127.0.0.1", port=port) as client:
         message = json.loads(client.lpop(queue))
         message["properties"]["delivery_info"]["redelivered"] = True
         client.lpush(queue, json.dumps(message))

@@ -36,7 +36,7 @@ def test_broker_away(no_broker, caplog):
 def test_broker_paused(broker, known):
     if known:
         publish(TASK)
-    redis.Redis(port=broker.port).client_pause(60_000)
+    redis.Redis("127.0.0.1", port=broker.port).client_pause(60_000)
     for _ in range(2):
         took, published = seconds(publish, TASK)
         assert took < 3 and not published

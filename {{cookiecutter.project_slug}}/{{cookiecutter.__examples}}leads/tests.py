@@ -84,11 +84,11 @@ class TestPublishing:
         assert time.monotonic() - begun < 3
         broker.start()
         assert deliver(publish_overdue_alerts) == 1
-        assert redis.Redis(port=broker.port).llen("email") == 1
+        assert redis.Redis("127.0.0.1", port=broker.port).llen("email") == 1
 
     def test_broker_paused(self, client, broker):
         client.get(URL)
-        redis.Redis(port=broker.port).client_pause(60_000)
+        redis.Redis("127.0.0.1", port=broker.port).client_pause(60_000)
         begun = time.monotonic()
         assert client.post(URL, ZOE).status_code == 302
         assert time.monotonic() - begun < 3

@@ -101,7 +101,7 @@ class TestPublishing:
         assert "was not published" in caplog.text
 
     def test_broker_paused(self, client, broker):
-        redis.Redis(port=broker.port).client_pause(60_000)
+        redis.Redis("127.0.0.1", port=broker.port).client_pause(60_000)
         begun = time.monotonic()
         assert client.post(URL, ZOE).status_code == 302
         assert time.monotonic() - begun < 3

@@ -107,7 +107,7 @@ class World:
     def __init__(self, addresses: Addresses, mailbox: SmtpSink):
         self.addresses = addresses
         self.mailbox = mailbox
-        self._redis = redis.Redis(port=addresses.redis_port)
+        self._redis = redis.Redis("127.0.0.1", port=addresses.redis_port)
         self._calls = 0
         self._snapshots: dict[str, Path] = {}
         self._tables: dict[str, list[str]] = {}
@@ -160,7 +160,7 @@ class World:
     def flush_caches(self) -> None:
         """Empty every cache, as an operator or an eviction might."""
         for db, _ in enumerate(settings.CACHES, start=FIRST_CACHE_DB):
-            redis.Redis(port=self.addresses.redis_port, db=db).flushdb()
+            redis.Redis("127.0.0.1", port=self.addresses.redis_port, db=db).flushdb()
 
     def waiting_messages(self) -> list[dict]:
         """Take every message out of the broker's queues and return them, as kombu wrote them."""

@@ -95,7 +95,7 @@ class Shop:
     @contextmanager
     def redis_away(self, way="paused"):
         """Let the task go on while Redis takes nothing, until the body has seen enough."""
-        with Redis(port=self.server.port) as client:
+        with Redis("127.0.0.1", port=self.server.port) as client:
             if way == "paused":
                 self.server.process.send_signal(signal.SIGSTOP)
             else:
@@ -156,7 +156,7 @@ def test_worker_goes_on_when_a_message_cannot_be_settled(shop, way, call, what):
         shop.publish("shop.tasks.count")
         shop.wait_for_file("counted")
         if what == "reject":
-            assert Redis(port=shop.server.port).hlen("unacked") == 1
+            assert Redis("127.0.0.1", port=shop.server.port).hlen("unacked") == 1
 
 
 class Attempts:
