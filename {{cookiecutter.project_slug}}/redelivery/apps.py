@@ -23,5 +23,7 @@ class RedeliveryConfig(AppConfig):
 
 def watch_policy(sender: Any, **_: Any) -> None:
     """Have ``runserver`` start again when the policy file changes, as it does for code."""
+    if not getattr(settings, "ACK_POLICY_FILE", None):
+        return  # the checks say so
     path = Path(settings.ACK_POLICY_FILE).resolve()
     sender.watch_dir(path.parent, path.name)

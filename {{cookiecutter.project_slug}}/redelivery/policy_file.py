@@ -61,6 +61,10 @@ class _Reader:
             line = syntax_error_line(self.text, error)
             what = re.sub(r" \(at [^()]*\)$", "", str(error))
             raise PolicyError(path, line, f"this is not valid TOML: {what}.") from None
+        except ValueError:  # int() takes at most 4300 digits
+            raise PolicyError(path, None, "a number in it is far too long.") from None
+        except RecursionError:
+            raise PolicyError(path, None, "its values are nested too deeply.") from None
         self.lines = key_lines(self.text)
 
     def _read(self) -> str:

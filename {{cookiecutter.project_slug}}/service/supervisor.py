@@ -88,6 +88,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._requests = 0
+        self._spent = 0
         self.failed = False
 
     def start(self, name: str, command: list[str], when_orphaned: signal.Signals = signal.SIGKILL) -> Child:
@@ -135,7 +136,8 @@ class Supervisor:
         waiting = [child for child in children if not child.has_ended()]
         if not waiting:
             return
-        asked = self._requests
+        # The first signal has led here, however many have come since; what has killed before kills nobody else.
+        asked = max(min(self._requests, 1), self._spent)
         for child in waiting:
             child.terminate()
         self._say("run", f"stopping {names(waiting)}; Ctrl-C now kills")
@@ -144,7 +146,7 @@ class Supervisor:
             self._print()
             if self._requests > asked:
                 self._say("run", f"killing {names(waiting)}")
-                asked = self._requests
+                asked = self._spent = self._requests
                 for child in waiting:
                     child.kill()
             if time.monotonic() - reminded > REMIND_EVERY_S:

@@ -169,6 +169,14 @@ def test_refuses_production(run):
     assert "Traceback" not in one.text()
 
 
+@pytest.mark.parametrize("port", ["99999999", "0", "http", "localhost:"])
+def test_refuses_a_port_that_is_none(run, port):
+    """One sentence, and nothing is started: runserver's reloader would outlive its server."""
+    one = run(port=port)
+    assert one.process.wait(30) == 1
+    assert one.text() == f"CommandError: {port!r} is no [address:]port with a port from 1 to 65535.\n"
+
+
 @needs_examples
 def test_ctrl_c_waits_for_a_task_and_says_so(run, mail_server):
     mail_server.forget()

@@ -67,6 +67,8 @@ def test_production_refuses_a_bad_key(key, complaint):
     [
         ("SECRET_KEY", "", "is empty: `make .env` draws one"),
         ("DEBUG", "ture", "is 'ture', which is neither true nor false"),
+        ("BROKER_URL", "$BROKER", "begins with $, which stands for the name of another variable"),
+        ("SERVICE_NAME", "$SERVICE_NAME", "begins with $, which stands for the name of another variable"),
         ("HSTS_INCLUDE_SUBDOMAINS", "2", "is '2', which is neither true nor false"),
         ("HSTS_SECONDS", "1h", "is '1h', which is not a whole number"),
         ("EMAIL_TIMEOUT", "", "is '', which is not a whole number"),

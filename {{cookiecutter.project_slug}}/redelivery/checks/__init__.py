@@ -53,7 +53,7 @@ def run(checks: tuple[Any, ...] = CHECKS) -> list[CheckMessage]:
 
 def errors() -> list[CheckMessage]:
     """Only what a worker refuses to start with."""
-    return [message for message in run() if message.is_serious()]
+    return [message for message in run() if message.is_serious() and not message.is_silenced()]
 
 
 def one_line(message: CheckMessage) -> str:

@@ -79,4 +79,6 @@ def test_real_kill(evidence, task, event):
     assert outcomes, f"{task} was never held for {event}"
     for outcome in outcomes:
         assert outcome["runs"] == RUNS[event][entry.ack], outcome
-        assert outcome["effects"] == outcome["foretold"], outcome
+        assert outcome["effects"] == outcome["foretold"], (
+            f"{outcome} (two calls share one world here: does prepare() give each its own rows and recipients?)"
+        )

@@ -1,5 +1,6 @@
 """Servers of a test's own on free loopback ports: Redis and an SMTP sink. Each ends with the test."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -92,6 +93,8 @@ class SmtpSink:
 
     def start(self) -> None:
         """Start the server and return once it accepts connections."""
+        if importlib.util.find_spec("aiosmtpd") is None:
+            raise RuntimeError("no SMTP server found: `pip install aiosmtpd` (it is in requirements-dev.txt)")
         self.forget()
         self.behave()
         program = Path(__file__).with_name("smtp_sink.py")

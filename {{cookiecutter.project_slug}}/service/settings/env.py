@@ -52,6 +52,14 @@ def look_at(url: str, schemes: Container[str]) -> None:
 class Env(environ.Env):
     """django-environ, but strict: it takes DEBUG=ture for false, and postgres//host/name for no database."""
 
+    def get_value(self, var: str, *args, **kwargs):
+        """Refuse a reference: undefined it counts as a variable that is not set, and in a URL it is a traceback."""
+        if self.ENVIRON.get(var, "").startswith("$"):
+            refuse(
+                var, "begins with $, which stands for the name of another variable: write the value itself."
+            )
+        return super().get_value(var, *args, **kwargs)
+
     def bool(self, var: str, default: bool) -> bool:
         """Return a truth value."""
         value = self.str(var, default=str(default)).strip().lower()
@@ -95,7 +103,20 @@ class Env(environ.Env):
             return urls
 
 
+def refuse_unreadable(file: Path) -> None:
+    """Refuse a .env that is there and cannot be read: django-environ goes on without it."""
+    try:
+        file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        refuse(str(file), f"cannot be read: {error.strerror}.")
+    except UnicodeDecodeError:
+        refuse(str(file), "is not UTF-8 text.")
+
+
 env = Env()
+refuse_unreadable(BASE_DIR / ".env")
 env.read_env(BASE_DIR / ".env")
 
 DEBUG = env.bool("DEBUG", default=False)

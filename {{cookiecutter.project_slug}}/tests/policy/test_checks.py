@@ -244,6 +244,14 @@ def test_setting_that_contradicts_the_policy(policy_app, setting, value):
     assert app.conf.broker_transport_options["visibility_timeout"] == 465
 
 
+def test_what_is_silenced_stops_no_worker(policy_app, settings):
+    """A library may read a setting that Celery does not know; what passes `check` must start."""
+    policy_app(CELERY_EMAIL_TASK_CONFIG={})
+    assert any("EMAIL_TASK_CONFIG" in error.msg for error in checks.errors())
+    settings.SILENCED_SYSTEM_CHECKS = ["redelivery.E010"]
+    assert not any("EMAIL_TASK_CONFIG" in error.msg for error in checks.errors())
+
+
 def test_setting_that_agrees_with_the_policy(policy_app):
     policy_app(CELERY_BROKER_TRANSPORT_OPTIONS={"visibility_timeout": 465, "socket_timeout": 5})
     assert messages("CELERY_") == []

@@ -173,6 +173,16 @@ def test_files_that_cannot_be_read(tmp_path):
         policy.load(latin)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(f"a = {'1' * 5000}", "far too long"), ("a = " + "[" * 3000, "nested too deeply")],
+    ids=["number", "nesting"],
+)
+def test_files_that_no_parser_likes(tmp_path, text, says):
+    with pytest.raises(PolicyError, match=says):
+        policy.load(write_policy(tmp_path, text))
+
+
 def test_paths_below_the_working_directory_are_shown_short(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PolicyError, match=r"^ack_policy\.toml:1: "):

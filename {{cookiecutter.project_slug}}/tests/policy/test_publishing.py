@@ -47,6 +47,11 @@ def test_call_that_contradicts_the_policy(sent, options, says):
     assert sent.messages == []
 
 
+def test_runserver_without_a_policy_is_left_to_the_checks(settings):
+    del settings.ACK_POLICY_FILE
+    watch_policy(StatReloader())
+
+
 @pytest.mark.django_db(transaction=True)
 def test_publishing_inside_a_transaction_is_noticed(sent, caplog):
     """Not after it, not by a retry, and not because a test case has one open around it."""

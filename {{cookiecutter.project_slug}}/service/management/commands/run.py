@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.management import BaseCommand, CommandError, call_command
+from django.core.management.commands.runserver import naiveip_re
 from django.db import Error as DatabaseError
 from django.db import connections
 
@@ -47,7 +48,13 @@ class Command(BaseCommand):
                 "`run` is for development, and DEBUG is not true. Production runs gunicorn, `celery worker` "
                 "for each queue, and one `celery beat`, each under a supervisor."
             )
-        state.mkdir(parents=True, exist_ok=True)
+        port = naiveip_re.match(addrport)
+        if port is None or not 0 < int(port["port"]) < 65536:
+            raise CommandError(f"{addrport!r} is no [address:]port with a port from 1 to 65535.")
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"--state {state}: {error.strerror}") from error
         self.migrate()
         supervisor = Supervisor(self.say)
         supervisor.listen()
