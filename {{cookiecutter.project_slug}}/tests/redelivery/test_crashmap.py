@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -243,8 +244,10 @@ def test_folders_with_spaces_that_are_read_only(tmp_path):
 
 def started_by(pid: int) -> set[int]:
     """Return the processes below a process."""
-    found = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = [tuple(map(int, each.split())) for each in found.splitlines()]
+    parents = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents.append((int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])))
     below = {pid}
     while more := {child for child, parent in parents if parent in below} - below:
         below |= more
