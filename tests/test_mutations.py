@@ -99,7 +99,7 @@ MUTATIONS = [
         (
             (
                 "redelivery/settle.py",
-                "            virtual.QoS.ack(held, request.message.delivery_tag)\n",
+                "            virtual.QoS.ack(held, delivery_tag)\n",
                 "            pass\n",
             ),
         ),

@@ -24,25 +24,27 @@ def connect() -> None:
 
 
 def _look_after(request: Any = None, **_: Any) -> None:
-    message = request.message
-    held = getattr(message.channel, "qos", None)
-    if isinstance(held, virtual.QoS):  # of Redis and its like; AMQP brokers do the counting themselves
-        for name in ("ack", "reject"):
-            setattr(message, name, _settled(name, getattr(message, name), request, held))
+    """Once for each channel, not for each message: a wrapper in a message is a cycle that only a collection frees."""
+    held = getattr(request.message.channel, "qos", None)
+    if isinstance(held, virtual.QoS) and "ack" not in vars(held):
+        # Of Redis and its like; AMQP brokers do the counting themselves.
+        held.ack = _settled("ack", held.ack, held)
+        held.reject = _settled("reject", held.reject, held)
 
 
-def _settled(name: str, method: Callable[..., None], request: Any, held: virtual.QoS) -> Callable[..., None]:
-    """Have a message's ``ack`` or ``reject`` no longer count it when the broker does not take that."""
+def _settled(name: str, method: Callable[..., None], held: virtual.QoS) -> Callable[..., None]:
+    """Have a message no longer counted when the broker does not take its ``ack`` or ``reject``."""
 
     @functools.wraps(method)
-    def settle(*args: Any, **options: Any) -> None:
+    def settle(delivery_tag: str, *args: Any, **options: Any) -> None:
+        headers = getattr(held._delivered.get(delivery_tag), "headers", None) or {}
         try:
-            method(*args, **options)
+            method(delivery_tag, *args, **options)
         except Exception as error:  # a client has more kinds of them than kombu lists
-            virtual.QoS.ack(held, request.message.delivery_tag)
+            virtual.QoS.ack(held, delivery_tag)
             logger.error(
                 "%s[%s]: the broker did not take its %s; it may be delivered again after the visibility timeout: %s",
-                *(request.name, request.id, name, error),
+                *(headers.get("task"), headers.get("id"), name, error),
             )
 
     return settle
