@@ -181,8 +181,8 @@ def _set_delivery(state: InForce) -> None:
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
         }
-        # A worker then takes only what it can run now, so nothing waits in one that is busy or drains. The price, for tasks
-        # of no length: 0.90 of bare Celery's throughput (`make bench`).
+        # A worker then takes only what it can run now, so nothing waits in one that is busy or drains. The price,
+        # for tasks of no length: 0.90 of bare Celery's throughput (`make bench`).
         if not conf.value_set_for("worker_disable_prefetch"):
             conf.worker_disable_prefetch = True
 
