@@ -6,6 +6,7 @@ import time
 import pytest
 import redis
 from django.db import connections
+from django.test import Client
 
 from conftest import broker_at
 from redelivery.testing.processes import free_port
@@ -30,8 +31,9 @@ def test_all_there(client):
     assert "no-store" in client.get("/healthz").headers["Cache-Control"]
 
 
-def test_only_to_be_read(client):
-    assert client.post("/healthz").status_code == 405
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_only_to_be_read(method):
+    assert Client(enforce_csrf_checks=True).generic(method, "/healthz").status_code == 405
 
 
 def test_broker_down(client, no_broker):

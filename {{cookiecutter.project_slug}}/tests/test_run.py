@@ -21,6 +21,7 @@ from django.conf import settings
 
 from redelivery.testing.processes import free_port, wait_until
 from service import own
+from service.supervisor import Supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for left-over processes in /proc")
 needs_examples = pytest.mark.skipif("onboarding" not in own.APPS, reason="needs the worked examples")
@@ -33,7 +34,7 @@ class Run:
         self.mark = f"RUN_TEST={uuid.uuid4()}"
         self.folder = folder
         self.port = port or free_port()
-        self.log = folder / "log"
+        self.log = folder / f"log-{self.mark[-8:]}"
         self.redis_port = free_port()
         redis = f"redis://127.0.0.1:{self.redis_port}"
         environment = {
@@ -177,6 +178,16 @@ def test_refuses_a_port_that_is_none(run, port):
     assert one.text() == f"CommandError: {port!r} is no [address:]port with a port from 1 to 65535.\n"
 
 
+def test_refuses_a_second_one_beside_the_first(run):
+    """They would share a Redis and a beat's schedule; what is asked to run elsewhere may."""
+    first = run()
+    first.wait_ready()
+    second = run()
+    assert second.process.wait(30) == 1
+    assert second.text().startswith("CommandError: another `run` is at work in")
+    assert first.process.poll() is None
+
+
 @needs_examples
 def test_ctrl_c_waits_for_a_task_and_says_so(run, mail_server):
     mail_server.forget()
@@ -191,6 +202,22 @@ def test_ctrl_c_waits_for_a_task_and_says_so(run, mail_server):
     assert re.search(r"^worker \|.*finished", one.text(), re.MULTILINE)
     assert one.processes() == {}
     mail_server.behave()
+
+
+def test_second_ctrl_c_kills_although_it_comes_before_the_stop_begins():
+    """Between the first one and the stop the supervisor asks the worker what it runs, for a second."""
+    said = []
+    supervisor = Supervisor(lambda name, line: said.append(line))
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); time.sleep(60)"
+    child = supervisor.start("worker", [sys.executable, "-c", deaf])
+    try:
+        assert supervisor.wait_until(lambda: "deaf" in said, 30)
+        supervisor._on_signal(signal.SIGINT, None)
+        supervisor._on_signal(signal.SIGINT, None)
+        supervisor.stop([child])
+    finally:
+        supervisor.kill_all()
+    assert "killing worker" in said and child.status == -signal.SIGKILL
 
 
 @needs_examples

@@ -8,6 +8,8 @@ import sys
 import pytest
 from django.conf import settings
 
+from service.settings.env import refuse_unreadable
+
 KEY = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PRODUCTION = {
     "DEBUG": "false",
@@ -71,6 +73,21 @@ def test_production_refuses_a_bad_key(key, complaint):
         ("SERVICE_NAME", "$SERVICE_NAME", "begins with $, which stands for the name of another variable"),
         ("HSTS_INCLUDE_SUBDOMAINS", "2", "is '2', which is neither true nor false"),
         ("HSTS_SECONDS", "1h", "is '1h', which is not a whole number"),
+        *(
+            ("DOMAIN", value, f"is {value!r}, which is no host name")
+            for value in ("", "http://example.org", "example.org/", "two words", "-.org", "example.org:80")
+        ),
+        *(
+            ("TEAM_EMAIL", value, f"is {value!r}, which is no mail address")
+            for value in (
+                "",
+                "team",
+                "@example.org",
+                "team@",
+                "a@b@example.org",
+                "team@example.org, me@example.org",
+            )
+        ),
         ("EMAIL_TIMEOUT", "", "is '', which is not a whole number"),
         ("LOG_LEVEL", "loud", "is 'LOUD': write DEBUG, INFO,"),
         *(
@@ -121,6 +138,22 @@ def test_value_that_makes_no_sense(variable, value, says):
     assert process.returncode == 1
     assert process.stderr.startswith(f"{variable} {says}") and process.stderr.count("\n") == 1
     assert "secret" not in process.stderr and process.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (lambda file: file.mkdir(), "cannot be read: Is a directory"),
+        (lambda file: file.write_bytes("DOMAIN=b\u00fccher.example".encode("latin-1")), "is not UTF-8 text"),
+    ],
+    ids=["folder", "latin-1"],
+)
+def test_env_file_that_cannot_be_read(tmp_path, capsys, write, says):
+    """django-environ would go on without it, and production would start with the values of nobody."""
+    write(file := tmp_path / ".env")
+    with pytest.raises(SystemExit, match="1"):
+        refuse_unreadable(file)
+    assert capsys.readouterr().err == f"{file} {says}.\n"
 
 
 @pytest.mark.parametrize(

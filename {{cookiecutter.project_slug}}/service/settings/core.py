@@ -4,8 +4,8 @@ from service import own
 from service.settings.env import env
 
 SERVICE_NAME = env.str("SERVICE_NAME", default="Service")
-DOMAIN = env.str("DOMAIN", default="localhost")
-TEAM_EMAIL = env.str("TEAM_EMAIL", default=f"team@{DOMAIN}")
+DOMAIN = env.domain("DOMAIN", default="localhost")
+TEAM_EMAIL = env.address("TEAM_EMAIL", default=f"team@{DOMAIN}")
 
 INSTALLED_APPS = [
     "django.contrib.admin",

@@ -11,7 +11,8 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 import environ
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.validators import DomainNameValidator, EmailValidator
 from kombu.transport import TRANSPORT_ALIASES
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -73,6 +74,26 @@ class Env(environ.Env):
             return super().int(var, default=default)
         except ValueError:
             refuse(var, f"is {self.str(var)!r}, which is not a whole number: write digits only.")
+
+    def domain(self, var: str, default: str) -> str:
+        """Return a host name."""
+        value = self.str(var, default=default)
+        try:
+            # "localhost" and the like are names as well, and an underscore is none.
+            DomainNameValidator()(value if "." in value else f"{value}.test")
+        except ValidationError:
+            refuse(var, f"is {value!r}, which is no host name: write it like example.com.")
+        return value
+
+    def address(self, var: str, default: str) -> str:
+        """Return a mail address."""
+        value = self.str(var, default=default)
+        name, at, host = value.rpartition("@")
+        try:
+            EmailValidator()(value if "." in host else f"{name}{at}{host}.test")
+        except ValidationError:
+            refuse(var, f"is {value!r}, which is no mail address: write it like team@example.com.")
+        return value
 
     def db_url(self, var: str, default: str) -> dict:
         """Return Django's settings of a database."""

@@ -38,7 +38,8 @@ CSRF_COOKIE_SECURE = not DEBUG
 
 # Browsers remember HSTS for so many seconds and cannot be told otherwise: raise it once HTTPS is known to
 # work.
-SECURE_HSTS_SECONDS = 0 if DEBUG else env.int("HSTS_SECONDS", default=3600)
+HSTS_SECONDS = env.int("HSTS_SECONDS", default=3600)
+SECURE_HSTS_SECONDS = 0 if DEBUG else HSTS_SECONDS
 SECURE_HSTS_INCLUDE_SUBDOMAINS = env.bool("HSTS_INCLUDE_SUBDOMAINS", default=True)
 # Preloading binds the whole domain for months; the domain's owner decides that, not a service on it.
 SILENCED_SYSTEM_CHECKS = ["security.W021"]

@@ -1,5 +1,6 @@
 """`manage.py run`: web, worker, beat, and a Redis if none answers; for development."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -53,8 +54,16 @@ class Command(BaseCommand):
             raise CommandError(f"{addrport!r} is no [address:]port with a port from 1 to 65535.")
         try:
             state.mkdir(parents=True, exist_ok=True)
+            lock = (state / "run.lock").open("a")
         except OSError as error:
             raise CommandError(f"--state {state}: {error.strerror}") from error
+        try:
+            # Held until this process ends, however it ends: two would share a Redis and a beat's schedule.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CommandError(
+                f"another `run` is at work in {state}: stop it, or give this one a --state and ports of its own."
+            ) from None
         self.migrate()
         supervisor = Supervisor(self.say)
         supervisor.listen()
