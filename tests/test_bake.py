@@ -271,7 +271,7 @@ class TestEveryFile:
         """Each pinned requirement is followed by its hashes."""
         for path in (
             *ROOT.glob("requirements*.txt"),
-            *ROOT.glob("*cookiecutter.project_slug*/requirements*.txt"),
+            *ROOT.glob("*cookiecutter.project_slug*/**/requirements*.txt"),
         ):
             entries = re.split(r"\n(?=\S)", path.read_text())
             pinned = [entry for entry in entries if "==" in entry.partition("\n")[0]]

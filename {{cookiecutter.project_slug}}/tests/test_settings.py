@@ -15,10 +15,10 @@ PRODUCTION = {
     "DEBUG": "false",
     "SECRET_KEY": KEY,
     "DOMAIN": "example.org",
-    "DATABASE_URL": "postgres://user:p%40ss@db.example.org:5432/service?sslmode=require",
-    "BROKER_URL": "redis://broker.example.org/0",
-    "CACHE_URL": "redis://cache.example.org/0",
-    "EMAIL_URL": "smtp+tls://user%40example.org:p%23ss@mail.example.org:587",
+    "DATABASE_URL": "postgres://user:p%40ss@db.example.com:5432/service?sslmode=require",
+    "BROKER_URL": "redis://broker.example.com/0",
+    "CACHE_URL": "redis://cache.example.com/0",
+    "EMAIL_URL": "smtp+tls://user%40example.org:p%23ss@mail.example.com:587",
 }
 # Every variable that .env may have set for this process, so that only what a test says counts.
 FORGET = {
@@ -75,7 +75,7 @@ def test_production_refuses_a_bad_key(key, complaint):
         ("HSTS_SECONDS", "1h", "is '1h', which is not a whole number"),
         *(
             ("DOMAIN", value, f"is {value!r}, which is no host name")
-            for value in ("", "http://example.org", "example.org/", "two words", "-.org", "example.org:80")
+            for value in ("", "http://example.com", "example.org/", "two words", "-.org", "example.org:80")
         ),
         *(
             ("TEAM_EMAIL", value, f"is {value!r}, which is no mail address")
