@@ -1,0 +1,29 @@
+"""How long things take and last, each derived from where it is written: ack_policy.toml and the provider's adapter."""
+
+from datetime import timedelta
+
+from payments.providers import provider
+from redelivery import policy
+
+TASKS = ("payments.tasks.send_payment", "payments.tasks.reconcile_payment")
+"""The tasks that talk to the provider."""
+CALLS = 2
+"""How often one of them does so at most: read back, then send."""
+FIRST_PAUSE = timedelta(seconds=30)
+LONGEST_PAUSE = timedelta(hours=1)
+
+
+def dead_after() -> timedelta:
+    """After so long no worker can still be at work on what it claimed: its hard limit, and the time to enforce it."""
+    current = policy.current()
+    return timedelta(seconds=max(current.tasks[name].time_limit_s for name in TASKS) + current.margin_s)
+
+
+def resend_for() -> timedelta:
+    """For so long after its first send a request may be sent again, and be done before the provider forgets the key."""
+    return provider().key_lifetime - dead_after()
+
+
+def pause(attempt: int) -> timedelta:
+    """How long to wait after this attempt: twice as long as after the one before."""
+    return min(FIRST_PAUSE * 2 ** min(attempt, 20), LONGEST_PAUSE)

@@ -1,0 +1,82 @@
+"""The adapter of the simulated provider: plain HTTP, no retries, and an honest outcome for every answer."""
+
+import http.client
+import json
+from datetime import timedelta
+from urllib.parse import quote, urlsplit
+
+from payments.providers import (
+    Accepted,
+    Misconfigured,
+    NotFound,
+    NotSent,
+    Outcome,
+    Rejected,
+    Request,
+    Unknown,
+)
+from service.settings.env import env
+
+
+class Simulated:
+    """Speaks to `payments.providers.simulator`, wherever that runs."""
+
+    under_way = timedelta(seconds=30)
+    key_lifetime = timedelta(hours=24)
+    not_found_is_proof = True
+
+    def __init__(self, url: str, timeout_s: float):
+        self.address = urlsplit(url)
+        self.timeout_s = timeout_s
+
+    @classmethod
+    def from_environment(cls) -> "Simulated":
+        """Read where it is and how long it may take."""
+        url = env.str("PAYMENT_SIMULATOR_URL", default="http://127.0.0.1:8899")
+        return cls(url, env.float("PAYMENT_TIMEOUT_S", default=10.0))
+
+    def send(self, request: Request) -> Outcome:
+        """Ask for the money."""
+        body = {field: getattr(request, field) for field in ("order", "customer", "method", "currency")}
+        body["amount"] = request.amount
+        return self.ask("POST", "/charges", json.dumps(body), {"Idempotency-Key": request.key})
+
+    def read_back(self, request: Request, since=None) -> Outcome:
+        """Look the payment up by its key."""
+        outcome = self.ask("GET", f"/charges/{quote(request.key, safe='')}", None, {})
+        if isinstance(outcome, Accepted | Rejected | NotFound):
+            return outcome
+        return Unknown(f"could not be read back: {outcome.reason}")
+
+    def ask(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> Outcome:
+        """Make one request. Connecting is a step of its own: what fails there is before the request."""
+        connection = http.client.HTTPConnection(
+            self.address.hostname, self.address.port, timeout=self.timeout_s
+        )
+        try:
+            connection.connect()
+        except OSError as error:
+            return NotSent(f"no connection: {error}")
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return self.outcome(response.status, json.loads(response.read()))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            return Unknown(f"{type(error).__name__}: {error}")
+        finally:
+            connection.close()
+
+    def outcome(self, status: int, answer: dict) -> Outcome:
+        """Say what an answer proves."""
+        reason = f"{status} {answer.get('error', 'ok')}"
+        if status == 200 and answer.get("status") == "charged":
+            return Accepted(reason, str(answer["reference"]))
+        if status in (200, 402) and answer.get("status") == "declined":
+            return Rejected(reason, first_hand=bool(answer.get("replayed")))
+        if status in (401, 403):
+            return Misconfigured(reason)
+        if status == 429:
+            return NotSent(reason)
+        if status == 404 and answer.get("error") == "no such charge":
+            return NotFound(reason)
+        return Unknown(reason, alarm=answer.get("error") == "key was used with another body")

@@ -1,0 +1,89 @@
+"""Claim a payment, send it, and record what the provider said: also when that comes late."""
+
+import logging
+import time
+
+from celery.exceptions import SoftTimeLimitExceeded
+
+from payments import halt
+from payments.limits import pause
+from payments.models import OPEN, Payment, State
+from payments.providers import Accepted, Misconfigured, NotSent, Outcome, Rejected, Unknown, provider
+
+logger = logging.getLogger(__name__)
+
+WORKER = "worker"
+
+
+def claim_and_send(payment: Payment) -> str | None:
+    """Send a payment if this process gets the claim (else None), and return the state that the answer led to."""
+    adapter, begun = provider(), time.monotonic()
+    if not payment.claim():
+        return None
+    attempt = payment.attempt
+    try:
+        outcome: Outcome = Unknown(
+            "the order is not what it was when it was placed; nothing sent", alarm=True
+        )
+        if time.monotonic() - begun > adapter.timeout_s:
+            outcome = NotSent("stopped for too long between the claim and the send")
+        elif payment.request.digest == payment.digest:
+            outcome = adapter.send(payment.request)
+    except Exception as error:  # the soft time limit, too: it may have gone out
+        outcome = Unknown(f"{type(error).__name__}: {error}")
+    try:
+        return record(payment, attempt, outcome)
+    except SoftTimeLimitExceeded:  # raised once, and nothing that the provider said may be lost
+        return record(payment, attempt, outcome)
+
+
+def record(payment: Payment, attempt: int, outcome: Outcome, who: str = WORKER) -> str:
+    """Write what is known of an attempt, to a row that may have moved on since; return the state after it."""
+    if isinstance(outcome, Misconfigured):
+        halt.halt(outcome.reason)
+    elif getattr(payment, "halted", False) and isinstance(outcome, Accepted | Rejected):
+        halt.resume()  # this was the probe
+    reason = f"{type(outcome).__name__}: {outcome.reason}"
+    while (to := verdict(payment, attempt, outcome)) != payment.state:
+        due = {State.PENDING: pause(attempt), State.UNCERTAIN: pause(attempt)}.get(to)
+        if getattr(outcome, "alarm", False):
+            due = None
+            logger.critical("%s needs a person: %s", payment, reason)
+        if payment.move(to, who, reason, outcome.reference, due):
+            return to
+        payment.refresh_from_db()
+    contradiction = contradicts(payment, attempt, outcome)
+    payment.note(who, f"{'CONTRADICTION, ' * contradiction}attempt {attempt}: {reason}", outcome.reference)
+    if contradiction:
+        Payment.objects.filter(pk=payment.pk).update(contradicted=True)
+        logger.critical("%s is %s, but: %s %s", payment, payment.state, reason, outcome.reference)
+    return payment.state
+
+
+def speaks_for_all(payment: Payment, attempt: int, outcome: Outcome) -> bool:
+    """Whether a "no" is about every attempt. A refused re-send says nothing of the one before it."""
+    alone = payment.attempt == attempt and payment.doubted in (None, attempt)
+    return alone or (isinstance(outcome, Rejected) and outcome.first_hand)
+
+
+def verdict(payment: Payment, attempt: int, outcome: Outcome) -> str:
+    """Return the state that a payment is to have, given what is known of one of its attempts."""
+    if payment.state not in OPEN:
+        return payment.state
+    if isinstance(outcome, Accepted):
+        return State.SENT
+    if speaks_for_all(payment, attempt, outcome):
+        if isinstance(outcome, Rejected):
+            return State.REJECTED
+        if isinstance(outcome, NotSent | Misconfigured):
+            return State.PENDING
+    mine = payment.state == State.SENDING and payment.attempt == attempt
+    return State.UNCERTAIN if mine else payment.state
+
+
+def contradicts(payment: Payment, attempt: int, outcome: Outcome) -> bool:
+    """Whether an answer and the final state that the payment has already cannot both be true."""
+    if isinstance(outcome, Accepted):
+        return payment.state == State.REJECTED or payment.reference != outcome.reference
+    denied = isinstance(outcome, Rejected) and speaks_for_all(payment, attempt, outcome)
+    return denied and payment.state == State.SENT
