@@ -29,7 +29,7 @@ def reconcile(payment: Payment) -> str:
             return "moved on"
     adapter = provider()
     outcome = adapter.read_back(payment.request, payment.created_at)
-    if isinstance(outcome, Accepted | Rejected):
+    if isinstance(outcome, Accepted | Rejected) or getattr(outcome, "alarm", False):
         return record(payment, payment.attempt, outcome, WHO)
     if isinstance(outcome, NotFound) and adapter.not_found_is_proof:
         moved = payment.move(State.PENDING, WHO, f"read back: {outcome.reason}", due=pause(0))

@@ -44,10 +44,10 @@ def record(payment: Payment, attempt: int, outcome: Outcome, who: str = WORKER) 
     elif getattr(payment, "halted", False) and isinstance(outcome, Accepted | Rejected):
         halt.resume()  # this was the probe
     reason = f"{type(outcome).__name__}: {outcome.reason}"
-    while (to := verdict(payment, attempt, outcome)) != payment.state:
-        due = {State.PENDING: pause(attempt), State.UNCERTAIN: pause(attempt)}.get(to)
-        if getattr(outcome, "alarm", False):
-            due = None
+    alarm = getattr(outcome, "alarm", False)
+    while (to := verdict(payment, attempt, outcome)) != payment.state or (alarm and to == State.UNCERTAIN):
+        due = pause(attempt) if to in OPEN and not alarm else None
+        if alarm:
             logger.critical("%s needs a person: %s", payment, reason)
         if payment.move(to, who, reason, outcome.reference, due):
             return to

@@ -79,6 +79,8 @@ class Provider(Protocol):
     """For so long a second request with the same key has no effect of its own."""
     not_found_is_proof: bool
     """Whether a payment that `read_back` does not find was not executed (reads see every write before them)."""
+    read_back_calls: int
+    """How many calls `read_back` makes at most."""
 
     def send(self, request: Request) -> Outcome:
         """Ask for the money. Never returns NotFound."""

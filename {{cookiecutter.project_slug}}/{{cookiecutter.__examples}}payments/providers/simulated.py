@@ -24,6 +24,7 @@ class Simulated:
     under_way = timedelta(seconds=30)
     key_lifetime = timedelta(hours=24)
     not_found_is_proof = True
+    read_back_calls = 1
 
     def __init__(self, url: str, timeout_s: float):
         self.address = urlsplit(url)

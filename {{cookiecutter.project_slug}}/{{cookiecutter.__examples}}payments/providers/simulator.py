@@ -2,7 +2,8 @@
 
 `POST /charges` with an Idempotency-Key charges once for each key and replays its answer, `GET /charges/KEY` reads back.
 Every charge is a line of DIRECTORY/ledger.jsonl, every call one of calls.jsonl. DIRECTORY/behaviour.json, read at each
-call, says how it misbehaves: {"do": BEHAVIOUR, "share": 0..1, "key_lifetime_s": seconds, "kill": process group}.
+call, says how it misbehaves: {"do": BEHAVIOUR or a list of them, "share": 0..1 of the calls, "slow_s": seconds,
+"key_lifetime_s": seconds, "unreadable": true or false, "kill": a process group that it SIGKILLs after a charge}.
 """
 
 import hashlib
@@ -120,12 +121,12 @@ class Handler(BaseHTTPRequestHandler):
         def charge() -> tuple[int, dict]:
             return provider.charge(key, body, do == "reject", wanted)
 
-        self.act(do, charge)
+        self.act(do, charge, wanted.get("slow_s", SLOW_S))
         if group := wanted.get("kill"):
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
 
-    def act(self, do: str, charge: Callable[[], tuple[int, dict]]) -> None:
+    def act(self, do: str, charge: Callable[[], tuple[int, dict]], slow_s: float) -> None:
         """Do one of BEHAVIOURS."""
         if do in ("auth", "rate", "error before"):
             status = {"auth": 401, "rate": 429, "error before": 500}[do]
@@ -133,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         if do in ("hang before", "drop before"):
             return self.silence(do)
         if do == "slow":
-            time.sleep(SLOW_S)
+            time.sleep(slow_s)
         status, answer = charge()
         if do == "error after":
             return self.answer(500, {"error": do})
