@@ -35,6 +35,8 @@ PRODUCTION = {
     "HSTS_SECONDS": "31536000",
     "HSTS_INCLUDE_SUBDOMAINS": "true",
     "HSTS_PRELOAD": "true",
+    "PAYMENT_PROVIDER": "stripe",
+    "STRIPE_API_KEY": "sk_live_of_nobody",
 }
 
 CHECK_DEPLOY = """

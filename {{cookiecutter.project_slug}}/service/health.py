@@ -1,6 +1,7 @@
 """/healthz: do the database, the broker and the cache answer?
 
-It says so in about a second, whatever they do.
+It says so in about a second, whatever they do. `/healthz?detail` adds the numbers of service/own.py, for staff and for
+whoever sends the header `Authorization: Bearer HEALTH_TOKEN`.
 """
 
 import logging
@@ -11,11 +12,14 @@ from time import monotonic
 from django.core.cache import cache
 from django.db import connection
 from django.http import HttpRequest, JsonResponse
+from django.utils.module_loading import import_string
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
+from service import own
 from service.celery import app
+from service.settings.env import env
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +84,35 @@ def question(server: str) -> Question:
         return asked
 
 
+def details() -> dict:
+    """Return the numbers of each part of the service; of one that cannot say, the kind of error."""
+    found = {}
+    for name, function in own.DETAILS.items():
+        try:
+            found[name] = import_string(function)()
+        except Exception as error:
+            logger.warning("healthz: no numbers of %s: %s", name, type(error).__name__)
+            found[name] = {"error": type(error).__name__}
+    return found
+
+
+def may_see_details(request: HttpRequest) -> bool:
+    """Whether whoever asks may see numbers of the business."""
+    token = env.str("HEALTH_TOKEN", default="")
+    given = request.headers.get("Authorization", "")
+    if token and secrets.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        return True
+    return bool(request.user.is_active and request.user.is_staff)
+
+
 @csrf_exempt  # it changes nothing, so that what is not to be read is answered with 405, not with 403
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
-    """Answer 200 when every server does, else 503; the JSON body says which are "ok" and which "down"."""
+    """Answer 200 when every server does, else 503; the JSON body says which are "ok" and which "down".
+
+    The numbers of `?detail` change no status: they are for whoever reads them.
+    """
     questions = [question(server) for server in SERVERS]
     deadline = monotonic() + TIMEOUT_S
     servers = {}
@@ -92,4 +120,9 @@ def healthz(request: HttpRequest) -> JsonResponse:
         asked.join(max(0.0, deadline - monotonic()))
         servers[asked.server] = "ok" if asked.answered else "down"
     healthy = set(servers.values()) == {"ok"}
-    return JsonResponse({"status": "ok" if healthy else "down", **servers}, status=200 if healthy else 503)
+    body = {"status": "ok" if healthy else "down", **servers}
+    if "detail" in request.GET and servers["database"] == "ok":
+        if not may_see_details(request):
+            return JsonResponse({"error": "log in as staff, or send the token"}, status=403)
+        body |= details()
+    return JsonResponse(body, status=200 if healthy else 503)

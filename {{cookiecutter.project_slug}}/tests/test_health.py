@@ -10,7 +10,7 @@ from django.test import Client
 
 from conftest import broker_at
 from redelivery.testing.processes import free_port
-from service import health
+from service import health, own
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,6 +34,40 @@ def test_all_there(client):
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_only_to_be_read(method):
     assert Client(enforce_csrf_checks=True).generic(method, "/healthz").status_code == 405
+
+
+class TestDetail:
+    """`/healthz?detail`: numbers for staff and for whoever has the token."""
+
+    @pytest.fixture(autouse=True)
+    def numbers(self, monkeypatch):
+        there = "tests.test_health.answer_to_everything"
+        monkeypatch.setattr(own, "DETAILS", {"answer": there, "broken": "os.nothing"})
+        monkeypatch.delenv("HEALTH_TOKEN", raising=False)
+
+    def test_not_for_everybody(self, client, monkeypatch):
+        assert client.get("/healthz?detail").status_code == 403
+        assert client.get("/healthz?detail", headers={"Authorization": "Bearer "}).status_code == 403
+        monkeypatch.setenv("HEALTH_TOKEN", "s3cret")
+        assert client.get("/healthz?detail", headers={"Authorization": "Bearer s3cre"}).status_code == 403
+
+    def test_for_staff(self, admin_client):
+        body = admin_client.get("/healthz?detail").json()
+        assert body["answer"] == {"number": 42} and body["broken"] == {"error": "ImportError"}
+        assert body["status"] == "ok"
+
+    def test_for_the_token(self, client, monkeypatch):
+        monkeypatch.setenv("HEALTH_TOKEN", "s3cret")
+        response = client.get("/healthz?detail", headers={"Authorization": "Bearer s3cret"})
+        assert response.json()["answer"] == {"number": 42}
+
+    def test_without_a_database_there_is_only_the_rest(self, client, monkeypatch):
+        monkeypatch.setitem(health.SERVERS, "database", lambda: 1 / 0)
+        assert client.get("/healthz?detail").json()["database"] == "down"
+
+
+def answer_to_everything() -> dict:
+    return {"number": 42}
 
 
 def test_broker_down(client, no_broker):

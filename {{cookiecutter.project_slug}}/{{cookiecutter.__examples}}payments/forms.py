@@ -2,7 +2,7 @@
 
 from django import forms
 
-from payments.models import Order
+from payments.records import Order
 
 CURRENCIES = ("EUR", "GBP", "USD")
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from django.db.models.functions import Now
 
-from payments.models import Halt
+from payments.records import Halt
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,6 @@ from redelivery import policy
 
 TASKS = ("payments.tasks.send_payment", "payments.tasks.reconcile_payment")
 """The tasks that talk to the provider."""
-CALLS = 2
-"""How often one of them does so at most: read back, then send."""
 FIRST_PAUSE = timedelta(seconds=30)
 LONGEST_PAUSE = timedelta(hours=1)
 

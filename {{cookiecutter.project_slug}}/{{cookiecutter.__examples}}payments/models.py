@@ -1,4 +1,4 @@
-"""An order, its one payment, what was seen of it, and the one place where a payment changes its state."""
+"""The payment: its row, its states, and the one place where it changes from one to another."""
 
 import uuid
 from datetime import timedelta
@@ -8,38 +8,11 @@ from django.db.models import Exists, F, Q
 from django.db.models.functions import Coalesce, Now
 
 from payments.limits import dead_after, resend_for
-from payments.providers import Request
+from payments.records import OPEN, Evidence, Halt, Order, PaymentBase, State
 
 
-class State(models.TextChoices):
-    """PENDING: provably nothing executed. SENDING: claimed. UNCERTAIN: executed or not. The others are final."""
-
-    PENDING = "pending"
-    SENDING = "sending"
-    UNCERTAIN = "uncertain"
-    SENT = "sent"
-    REJECTED = "rejected"
-
-
-OPEN = (State.PENDING, State.SENDING, State.UNCERTAIN)
-
-
-class Order(models.Model):
-    """The business change that is to be paid. `amount` is in minor units of `currency` (ISO 4217)."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    customer = models.CharField(max_length=100)
-    method = models.CharField("payment method", max_length=100)
-    amount = models.PositiveBigIntegerField()
-    currency = models.CharField(max_length=3)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    def __str__(self) -> str:
-        return f"{self.id} ({self.amount} {self.currency})"
-
-
-class Payment(models.Model):
-    """The one payment of an order. Its provider key and the digest of its request never change.
+class Payment(PaymentBase):
+    """The one payment of an order; its key and the digest of its request never change (permissions, indexes: the base).
 
     `attempt` counts the claims and is the fence: who holds an older number changes nothing but by what was proven.
     `doubted` is the first attempt of which nobody knows whether it was executed. `due_at` says when to look again, by
@@ -47,7 +20,7 @@ class Payment(models.Model):
     person. `contradicted`: something was seen that cannot be true beside its final state.
     """
 
-    order = models.OneToOneField(Order, models.PROTECT)
+    order = models.OneToOneField(Order, models.PROTECT)  # a second one for the same order is impossible
     provider_key = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     digest = models.CharField(max_length=64, editable=False)
     state = models.CharField(max_length=9, choices=State, default=State.PENDING)
@@ -60,29 +33,6 @@ class Payment(models.Model):
     claimed_at = models.DateTimeField(null=True)
     resend_until = models.DateTimeField(null=True)
     settled_at = models.DateTimeField(null=True)
-
-    class Meta:
-        indexes = (
-            models.Index(fields=["state", "due_at"], condition=Q(state__in=OPEN), name="payment_open"),
-            models.Index(fields=["settled_at"], condition=~Q(state__in=OPEN), name="payment_settled"),
-            models.Index(fields=["id"], condition=Q(contradicted=True), name="payment_contradicted"),
-        )
-        permissions = (
-            ("read_back", "Can read a payment back from the provider"),
-            ("record_charged", "Can record a payment as charged"),
-            ("record_not_charged", "Can record a payment as not charged and send it again"),
-        )
-
-    def __str__(self) -> str:
-        return f"payment of order {self.order_id}"
-
-    @property
-    def request(self) -> Request:
-        """What the provider is asked for."""
-        order = self.order
-        return Request(
-            str(self.provider_key), str(order.pk), order.customer, order.method, order.amount, order.currency
-        )
 
     @classmethod
     def to_send(cls) -> models.QuerySet:
@@ -130,33 +80,3 @@ class Payment(models.Model):
         """Keep what was seen."""
         found = {"attempt": self.attempt, "who": who, "seen": seen, "reference": reference}
         Evidence.objects.create(payment=self, before=self.state, after=to or self.state, **found)
-
-
-class Evidence(models.Model):
-    """Who saw what of a payment, when, and what that changed. A trigger of the database refuses to change one."""
-
-    payment = models.ForeignKey(Payment, models.PROTECT)
-    at = models.DateTimeField(db_default=Now(), editable=False)
-    attempt = models.PositiveIntegerField()
-    who = models.CharField(max_length=200)
-    seen = models.TextField()
-    reference = models.CharField(max_length=255, blank=True)
-    before = models.CharField(max_length=9, choices=State)
-    after = models.CharField(max_length=9, choices=State)
-
-    class Meta:
-        verbose_name_plural = "evidence"
-
-    def __str__(self) -> str:
-        return f"{self.who}: {self.seen}"
-
-
-class Halt(models.Model):
-    """The one row that exists while the provider refuses our credentials: until `probe_at` nothing is sent."""
-
-    since = models.DateTimeField(db_default=Now())
-    probe_at = models.DateTimeField()
-    reason = models.TextField()
-
-    def __str__(self) -> str:
-        return self.reason

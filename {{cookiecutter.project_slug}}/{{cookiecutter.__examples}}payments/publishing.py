@@ -6,7 +6,8 @@ from datetime import timedelta
 from django.db import transaction
 from django.db.models.functions import Now
 
-from payments.models import Halt, Order, Payment, State
+from payments.models import Payment, State
+from payments.records import Halt, Order
 from service.publishing import publish
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def publish_due() -> int:
     published = 0
     pending = 1 if Halt.objects.exists() else SWEEP_BATCH
     for states, most in (((State.SENDING, State.UNCERTAIN), SWEEP_BATCH), ((State.PENDING,), pending)):
-        due = Payment.objects.filter(state__in=states, due_at__lte=Now()).order_by("due_at")
+        due = Payment.objects.filter(settled_at=None, state__in=states, due_at__lte=Now()).order_by("due_at")
         for payment in due[:most]:
             row = due.order_by().filter(pk=payment.pk, attempt=payment.attempt)
             if not row.update(due_at=Now() + SWEEP_AFTER):

@@ -40,9 +40,3 @@ def reconcile(payment: Payment) -> str:
     elif state := claim_and_send(payment):  # the same key and body, and the provider still knows the key
         return state
     return State.UNCERTAIN if payment.move(State.UNCERTAIN, WHO, seen, due=due) else "moved on"
-
-
-def read_back(payment: Payment, who: str) -> str:
-    """Ask the provider on behalf of a person. What it does not find may be under way, so that proves nothing here."""
-    outcome = provider().read_back(payment.request, payment.created_at)
-    return record(payment, payment.attempt, outcome, who)

@@ -4,7 +4,8 @@ import atexit
 import functools
 import os
 
-from payments.models import Order, Payment, State
+from payments.models import Payment, State
+from payments.records import Order
 from payments.testing import Simulator, simulator
 from redelivery.testing.case import Case
 

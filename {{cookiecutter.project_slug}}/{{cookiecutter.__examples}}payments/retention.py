@@ -5,12 +5,18 @@ from datetime import timedelta
 from django.db import transaction
 from django.db.models.functions import Now
 
-from payments.models import OPEN, Evidence, Order, Payment
+from payments.models import Payment
+from payments.records import Evidence, Order
 from service.settings.env import env
 
 BATCH = 500
 BATCHES = 100
 """How many batches one run deletes at most; the next run goes on."""
+
+
+def retention() -> timedelta:
+    """How long a settled payment is kept: longer than a customer may dispute it."""
+    return timedelta(days=env.int("PAYMENT_RETENTION_DAYS", default=400))
 
 
 def purge() -> int:
@@ -19,8 +25,7 @@ def purge() -> int:
     Each batch is a transaction of its own, so no lock is held for long. The order goes with its payment: one that
     stayed without could be paid a second time.
     """
-    age = timedelta(days=env.int("PAYMENT_RETENTION_DAYS", default=400))
-    old = Payment.objects.exclude(state__in=OPEN).filter(contradicted=False, settled_at__lt=Now() - age)
+    old = Payment.objects.filter(contradicted=False, settled_at__lt=Now() - retention())
     purged = 0
     for _ in range(BATCHES):
         with transaction.atomic():

@@ -77,8 +77,7 @@ def verdict(payment: Payment, attempt: int, outcome: Outcome) -> str:
             return State.REJECTED
         if isinstance(outcome, NotSent | Misconfigured):
             return State.PENDING
-    mine = payment.state == State.SENDING and payment.attempt == attempt
-    return State.UNCERTAIN if mine else payment.state
+    return State.UNCERTAIN if (payment.state, payment.attempt) == (State.SENDING, attempt) else payment.state
 
 
 def contradicts(payment: Payment, attempt: int, outcome: Outcome) -> bool:

@@ -1,15 +1,11 @@
-"""Tasks of the payments. How they are acknowledged and limited is written in ack_policy.toml."""
-
-import logging
+"""The tasks that pay. How they are acknowledged and limited is written in ack_policy.toml."""
 
 from celery import shared_task
 
-from payments import publishing, reconciliation, retention
+from payments import reconciliation
 from payments.models import Payment, State
 from payments.sending import claim_and_send
 from redelivery.log import guard
-
-logger = logging.getLogger(__name__)
 
 
 @shared_task
@@ -20,8 +16,7 @@ def send_payment(payment_id: str) -> str:
     """
     payment = Payment.to_send().filter(pk=payment_id).first()
     if payment is None:
-        logger.error("no payment %s: nothing sent", payment_id)
-        return "no such payment"
+        raise Payment.DoesNotExist(f"no payment {payment_id}: nothing was sent")
     if payment.state != State.PENDING:
         guard("skip", f"it is {payment.state}; skipping")
         return "not pending"
@@ -39,15 +34,3 @@ def reconcile_payment(payment_id: str, attempt: str) -> str:
         guard("skip", "it is not in doubt any more; skipping")
         return "not in doubt"
     return reconciliation.reconcile(payment)
-
-
-@shared_task
-def publish_due_payments() -> int:
-    """Publish what is due: payments to be sent, and payments to be looked into; beat asks for it every minute."""
-    return publishing.publish_due()
-
-
-@shared_task
-def purge_payments() -> int:
-    """Delete payments that were settled long ago; beat asks for it every hour."""
-    return retention.purge()

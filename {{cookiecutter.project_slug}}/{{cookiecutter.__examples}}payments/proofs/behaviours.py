@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from datetime import timedelta
 
-from payments.models import OPEN, Halt, Payment, State
+from payments.models import OPEN, Payment, State
 from payments.providers.simulator import BEHAVIOURS
+from payments.records import Halt
 from payments.redelivery_case import SendPayment, provider_of
 from redelivery.testing.duplicates import twins
 from redelivery.testing.killer import Killer
@@ -22,7 +23,7 @@ from redelivery.testing.sandbox import sandbox
 
 TIMEOUT_S, SLOW_S = 0.15, 0.25
 ROUNDS = 6
-SWEEP = "payments.tasks.publish_due_payments"
+SWEEP = "payments.periodic.publish_due_payments"
 
 # How the provider can be asked afterwards: may it be read back, and how much time passes before anybody looks.
 AFTERWARDS = {

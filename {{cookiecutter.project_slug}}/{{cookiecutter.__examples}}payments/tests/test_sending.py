@@ -6,9 +6,10 @@ import pytest
 from django.db import DatabaseError, IntegrityError, transaction
 
 from payments import sending
-from payments.models import Evidence, Halt, Order, Payment, State
+from payments.models import Payment, State
 from payments.providers import Accepted, NotSent, Rejected, Unknown
 from payments.providers import provider as adapter
+from payments.records import Evidence, Halt, Order
 from payments.tasks import send_payment
 from redelivery.testing.processes import free_port
 
@@ -63,7 +64,7 @@ class TestEveryAnswer:
         assert (payment.state, payment.attempt) == (State.PENDING, 0)
 
     def test_no_such_payment(self, provider, deliver, db):
-        assert deliver(send_payment, "12345") == "no such payment"
+        assert isinstance(deliver(send_payment, "12345"), Payment.DoesNotExist)
 
 
 class TestOnce:
