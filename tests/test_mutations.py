@@ -10,6 +10,8 @@ GUARDS = "tests/redelivery/test_guards.py"
 BROKER_AWAY = "tests/policy/test_broker_away.py"
 WELCOME = "onboarding.tasks.send_welcome_email"
 TASKS = "onboarding/tasks.py"
+SENDING = "payments/tests/test_sending.py"
+RECONCILIATION = "payments/tests/test_reconciliation.py"
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,60 @@ MUTATIONS = [
         (("leads/redelivery_case.py", 'task = "leads.tasks.alert_new_lead"', 'name = "nothing"'),),
         f"{GENERATED}::test_late_ack_task_has_a_case[leads.tasks.alert_new_lead]",
         "has no case",
+    ),
+    Mutation(
+        "the claim of a payment loses its condition",
+        (
+            (
+                "payments/models.py",
+                "filter(Q(state=State.PENDING) | again, pk=self.pk, attempt=self.attempt)",
+                "filter(pk=self.pk)",
+            ),
+        ),
+        f"{SENDING}::TestOnce::test_of_two_that_read_the_same_row_one_claims",
+        "(True, True)",
+    ),
+    Mutation(
+        "the provider's key is drawn for each attempt",
+        (("payments/records.py", "str(self.provider_key), str(order.pk)", "str(uuid.uuid4()), str(order.pk)"),),
+        f"{SENDING}::TestOnce::test_same_key_in_every_attempt",
+        "assert [",
+    ),
+    Mutation(
+        "a time-out is filed as rejected",
+        (
+            (
+                "payments/providers/simulated.py",
+                'return Unknown(f"{type(error).__name__}: {error}")',
+                'return Rejected(f"{type(error).__name__}: {error}")',
+            ),
+        ),
+        f"{SENDING}::TestEveryAnswer::test_state_charges_and_evidence[hang after]",
+        "rejected",
+    ),
+    Mutation(
+        "what is sending is reset by its age",
+        (
+            (
+                "payments/reconciliation.py",
+                "payment.move(State.UNCERTAIN, WHO, seen, due=pause(0))",
+                "payment.move(State.PENDING, WHO, seen, due=pause(0)) or payment.claim()",
+            ),
+        ),
+        f"{RECONCILIATION}::TestDeadWorkers::test_then_it_is_looked_into_never_reset",
+        "assert",
+    ),
+    Mutation(
+        "the fence is dropped",
+        (
+            (
+                "payments/models.py",
+                "filter(pk=self.pk, state=self.state, attempt=self.attempt)",
+                "filter(pk=self.pk)",
+            ),
+        ),
+        f"{SENDING}::TestLateAnswers::test_worker_that_was_overtaken_overwrites_nothing",
+        "assert",
     ),
 ]
 

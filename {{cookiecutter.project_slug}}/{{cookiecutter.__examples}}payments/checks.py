@@ -40,12 +40,15 @@ def check_times(app_configs=None, **_) -> list[CheckMessage]:
                     id="payments.E002",
                 )
             )
-    if limits.dead_after() <= adapter.under_way:
+    first_look = limits.dead_after()
+    if adapter.not_found_is_proof:
+        first_look = min(first_look, limits.pause(1))
+    if first_look <= adapter.under_way:
         found.append(
             Error(
-                f"A claimed payment is looked at after {seconds(limits.dead_after())} s, but a request to "
+                f"A payment in doubt is looked at after {seconds(first_look)} s, but a request to "
                 f"{type(adapter).__name__} may be under way for {seconds(adapter.under_way)} s.",
-                hint="Raise time_limit_s of the tasks that send, or margin_s under [drain].",
+                hint="Raise FIRST_PAUSE in payments/limits.py, or time_limit_s of the tasks that send.",
                 id="payments.E003",
             )
         )

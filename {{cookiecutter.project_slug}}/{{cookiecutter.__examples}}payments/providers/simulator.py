@@ -3,7 +3,8 @@
 `POST /charges` with an Idempotency-Key charges once for each key and replays its answer, `GET /charges/KEY` reads back.
 Every charge is a line of DIRECTORY/ledger.jsonl, every call one of calls.jsonl. DIRECTORY/behaviour.json, read at each
 call, says how it misbehaves: {"do": BEHAVIOUR or a list of them, "share": 0..1 of the calls, "slow_s": seconds,
-"key_lifetime_s": seconds, "unreadable": true or false, "kill": a process group that it SIGKILLs after a charge}.
+"key_lifetime_s": seconds, "unreadable": true or false, "kill": a process group that it SIGKILLs after a charge,
+"kill_at": from which call on, "hold": true to charge and answer only when that is taken back}.
 """
 
 import hashlib
@@ -122,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
             return provider.charge(key, body, do == "reject", wanted)
 
         self.act(do, charge, wanted.get("slow_s", SLOW_S))
-        if group := wanted.get("kill"):
+        if (group := wanted.get("kill")) and provider.calls >= wanted.get("kill_at", 0):
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
 
@@ -136,6 +137,8 @@ class Handler(BaseHTTPRequestHandler):
         if do == "slow":
             time.sleep(slow_s)
         status, answer = charge()
+        while self.provider.behaviour().get("hold"):
+            time.sleep(0.02)
         if do == "error after":
             return self.answer(500, {"error": do})
         if do == "garbage after":

@@ -39,7 +39,7 @@ class Stripe:
     the safe way to ask.
     """
 
-    under_way = timedelta(minutes=2)
+    under_way = timedelta(seconds=90)
     key_lifetime = timedelta(hours=24)  # Stripe keeps a key for at least so long
     not_found_is_proof = False
     read_back_calls = 3

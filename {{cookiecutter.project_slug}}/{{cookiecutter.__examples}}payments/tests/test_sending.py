@@ -159,6 +159,15 @@ class TestLateAnswers:
             "ch_1",
         ]
 
+    def test_worker_that_was_overtaken_overwrites_nothing(self, payment):
+        assert payment.claim()  # and stands still, while the row is settled
+        other = Payment.objects.get(pk=payment.pk)
+        other.move(State.UNCERTAIN, "reconciliation", "no answer was recorded")
+        other.move(State.SENT, "reconciliation", "read back", "ch_1")
+        assert sending.record(payment, 1, Unknown("timed out")) == State.SENT
+        assert Payment.objects.get().reference == "ch_1"
+        assert Evidence.objects.latest("pk").seen == "attempt 1: Unknown: timed out"
+
     def test_late_no_of_the_only_attempt_settles(self, uncertain):
         assert self.late(uncertain, 1, Rejected("402")) == State.REJECTED
 
