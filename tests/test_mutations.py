@@ -137,8 +137,8 @@ MUTATIONS = [
         (
             (
                 "payments/models.py",
-                "filter(Q(state=State.PENDING) | again, pk=self.pk, attempt=self.attempt)",
-                "filter(pk=self.pk)",
+                "WHERE id = %s AND attempt = %s\n                AND (state = 'pending' OR",
+                "WHERE id = %s AND %s IS NOT NULL\n                AND (TRUE OR",
             ),
         ),
         f"{SENDING}::TestOnce::test_of_two_that_read_the_same_row_one_claims",
@@ -179,8 +179,8 @@ MUTATIONS = [
         (
             (
                 "payments/models.py",
-                "filter(pk=self.pk, state=self.state, attempt=self.attempt)",
-                "filter(pk=self.pk)",
+                "WHERE id = %s AND state = %s AND attempt = %s",
+                "WHERE id = %s AND %s <> '' AND %s IS NOT NULL",
             ),
         ),
         f"{SENDING}::TestLateAnswers::test_worker_that_was_overtaken_overwrites_nothing",

@@ -3,12 +3,13 @@
 import uuid
 from datetime import timedelta
 
-from django.db import models, transaction
-from django.db.models import Exists, F, Q
-from django.db.models.functions import Coalesce, Now
+from django.db import models
+from django.db.models import Exists
+from django.db.models.functions import Now
 
 from payments.limits import dead_after, resend_for
 from payments.records import OPEN, Evidence, Halt, Order, PaymentBase, State
+from payments.statements import change_and_keep, execute, later, now
 
 
 class Payment(PaymentBase):
@@ -44,39 +45,38 @@ class Payment(PaymentBase):
 
         From pending; or from uncertain, to send the same again, but only while the provider knows the key.
         """
-        again = Q(state=State.UNCERTAIN, resend_until__gt=Now())
-        row = Payment.objects.filter(Q(state=State.PENDING) | again, pk=self.pk, attempt=self.attempt)
-        claimed = row.exclude(Exists(Halt.objects.filter(probe_at__gt=Now()))).update(
-            state=State.SENDING,
-            attempt=F("attempt") + 1,
-            claimed_at=Now(),
-            due_at=Now() + dead_after(),
-            resend_until=Coalesce(F("resend_until"), Now() + resend_for()),
-        )
-        if claimed:
+        sql = f"""
+            UPDATE payments_payment SET state = 'sending', attempt = attempt + 1, claimed_at = {now()},
+                due_at = {later(dead_after())}, resend_until = COALESCE(resend_until, {later(resend_for())})
+            WHERE id = %s AND attempt = %s
+                AND (state = 'pending' OR (state = 'uncertain' AND resend_until > {now()}))
+                AND NOT EXISTS (SELECT 1 FROM payments_halt WHERE probe_at > {now()})"""
+        if claimed := execute(sql, [self.pk, self.attempt]):
             self.state, self.attempt = State.SENDING, self.attempt + 1
-        return bool(claimed)
+        return claimed
 
     def move(self, to: State, who: str, seen: str, reference: str = "", due: timedelta | None = None) -> bool:
         """Change the state from the one that was read, and keep why; False if the row has moved on since.
 
         `due`: when to look again. Without it nobody but a person does.
         """
+        final = to not in OPEN
         doubted = (self.doubted or self.attempt) if to == State.UNCERTAIN else None
-        changes: dict = {"state": to, "doubted": doubted, "due_at": Now() + due if due is not None else None}
-        if to == State.PENDING:
-            changes |= {"resend_until": None}
-        elif to not in OPEN:
-            changes |= {"settled_at": Now(), "reference": reference, "contradicted": False}
-        with transaction.atomic():
-            row = Payment.objects.filter(pk=self.pk, state=self.state, attempt=self.attempt)
-            if not row.update(**changes):
-                return False
-            self.note(who, seen, reference, to)
+        change = f"""
+            UPDATE payments_payment SET state = %s, doubted = %s, due_at = {later(due)}, reference = %s,
+                settled_at = {now() if final else "NULL"}, contradicted = %s AND contradicted,
+                resend_until = {"NULL" if to == State.PENDING else "resend_until"}
+            WHERE id = %s AND state = %s AND attempt = %s"""
+        changed = [to, doubted, reference if final else "", not final, self.pk, self.state, self.attempt]
+        keep = f"""
+            INSERT INTO payments_evidence (payment_id, at, attempt, who, seen, reference, before, after)
+            SELECT id, {now()}, attempt, %s, %s, %s, %s, %s"""
+        if not change_and_keep((change, changed), (keep, [who, seen, reference, self.state, to])):
+            return False
         self.state, self.doubted = to, doubted
         return True
 
-    def note(self, who: str, seen: str, reference: str = "", to: State | None = None) -> None:
-        """Keep what was seen."""
-        found = {"attempt": self.attempt, "who": who, "seen": seen, "reference": reference}
-        Evidence.objects.create(payment=self, before=self.state, after=to or self.state, **found)
+    def note(self, who: str, seen: str, reference: str = "") -> None:
+        """Keep what was seen and changes nothing."""
+        kept = {"attempt": self.attempt, "who": who, "seen": seen, "reference": reference}
+        Evidence.objects.create(payment=self, before=self.state, after=self.state, **kept)

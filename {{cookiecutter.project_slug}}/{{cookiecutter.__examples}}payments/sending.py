@@ -12,8 +12,6 @@ from payments.providers import Accepted, Misconfigured, NotSent, Outcome, Reject
 
 logger = logging.getLogger(__name__)
 
-WORKER = "worker"
-
 
 def claim_and_send(payment: Payment) -> str | None:
     """Send a payment if this process gets the claim (else None), and return the state that the answer led to."""
@@ -37,7 +35,7 @@ def claim_and_send(payment: Payment) -> str | None:
         return record(payment, attempt, outcome)
 
 
-def record(payment: Payment, attempt: int, outcome: Outcome, who: str = WORKER) -> str:
+def record(payment: Payment, attempt: int, outcome: Outcome, who: str = "worker") -> str:
     """Write what is known of an attempt, to a row that may have moved on since; return the state after it."""
     if isinstance(outcome, Misconfigured):
         halt.halt(outcome.reason)
@@ -84,5 +82,5 @@ def contradicts(payment: Payment, attempt: int, outcome: Outcome) -> bool:
     """Whether an answer and the final state that the payment has already cannot both be true."""
     if isinstance(outcome, Accepted):
         return payment.state == State.REJECTED or payment.reference != outcome.reference
-    denied = isinstance(outcome, Rejected) and speaks_for_all(payment, attempt, outcome)
-    return denied and payment.state == State.SENT
+    denies = payment.state == State.SENT and isinstance(outcome, Rejected)
+    return denies and speaks_for_all(payment, attempt, outcome)

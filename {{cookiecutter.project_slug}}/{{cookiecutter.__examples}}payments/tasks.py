@@ -5,6 +5,7 @@ from celery import shared_task
 from payments import reconciliation
 from payments.models import Payment, State
 from payments.sending import claim_and_send
+from payments.statements import read_payment
 from redelivery.log import guard
 
 
@@ -14,7 +15,7 @@ def send_payment(payment_id: str) -> str:
 
     Errs on the side of not sending: killed after the claim, the payment waits for reconciliation.
     """
-    payment = Payment.to_send().filter(pk=payment_id).first()
+    payment = read_payment(payment_id)
     if payment is None:
         raise Payment.DoesNotExist(f"no payment {payment_id}: nothing was sent")
     if payment.state != State.PENDING:
