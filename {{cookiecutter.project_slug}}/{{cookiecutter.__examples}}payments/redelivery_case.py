@@ -12,10 +12,15 @@ from redelivery.testing.case import Case
 
 @functools.cache
 def provider_of(pid: int) -> Simulator:
-    """Return this process's simulated provider; it is there until the process ends."""
+    """Return this process's simulated provider; it is there until the process ends.
+
+    It behaves the same for all cases, because they are tried at the same time: it charges, and cannot be read back.
+    """
     running = simulator()
     atexit.register(running.__exit__, None, None, None)
-    return running.__enter__()
+    provider = running.__enter__()
+    provider.behave(unreadable=True)
+    return provider
 
 
 def pending() -> Payment:
@@ -34,7 +39,7 @@ class SendPayment(Case):
 
     def prepare(self, world):
         """A payment."""
-        provider_of(os.getpid()).behave()
+        provider_of(os.getpid())
         return (str(pending().pk),)
 
     def effects(self, world, args):
@@ -49,7 +54,7 @@ class ReconcilePayment(SendPayment):
 
     def prepare(self, world):
         """A payment whose first attempt got no answer, and did nothing."""
-        provider_of(os.getpid()).behave(unreadable=True)
+        provider_of(os.getpid())
         payment = pending()
         assert payment.claim() and payment.move(State.UNCERTAIN, "worker", "Unknown: timed out")
         return (str(payment.pk), str(payment.attempt))

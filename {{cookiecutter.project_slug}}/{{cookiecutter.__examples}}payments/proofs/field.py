@@ -1,5 +1,6 @@
 """Real workers, a real broker and a provider, in a place of their own, with an operator's view of the rows."""
 
+import argparse
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from redelivery.testing import processes
 from redelivery.testing.servers import RedisServer
@@ -20,6 +22,38 @@ from redelivery.testing.servers import RedisServer
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_S, MARGIN_S, TIMEOUT_S = 5, 31, 0.8
 DEAD_AFTER_S = TIME_LIMIT_S + MARGIN_S
+
+
+def parser(name: str, text: str) -> argparse.ArgumentParser:
+    """Return a parser with what all experiments with workers take."""
+    made = argparse.ArgumentParser(
+        prog=name, description=text, epilog="On PostgreSQL: PROOF_DATABASE_URL=postgres://..."
+    )
+    made.add_argument(
+        "--dead-after",
+        type=float,
+        default=DEAD_AFTER_S,
+        help="seconds after which a claimed row is looked at (default: what follows from the policy); for haste only",
+    )
+    return made
+
+
+def database(stack: ExitStack, directory: Path) -> str:
+    """Return the URL of an empty database: a file, or one of its own beside that of PROOF_DATABASE_URL."""
+    url = os.environ.get("PROOF_DATABASE_URL")
+    if not url:
+        return f"sqlite:///{directory / 'db.sqlite3'}"
+    import psycopg
+
+    name = f"proof_{secrets.token_hex(6)}"
+
+    def execute(sql: str) -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(sql)
+
+    execute(f"CREATE DATABASE {name}")
+    stack.callback(execute, f"DROP DATABASE {name} WITH (FORCE)")
+    return urlsplit(url)._replace(path=f"/{name}").geturl()
 
 
 def policy(directory: Path) -> Path:
@@ -34,7 +68,7 @@ def policy(directory: Path) -> Path:
 class Field:
     """The servers, the workers, and this process as web and beat."""
 
-    def __init__(self, stack: ExitStack, name: str):
+    def __init__(self, stack: ExitStack, name: str, dead_after_s: float):
         from payments.testing import Simulator
 
         self.stack = stack
@@ -47,12 +81,12 @@ class Field:
         self.provider = Simulator(self.directory / "provider")
         self.provider.start()
         stack.callback(self.provider.stop)
-        database = os.environ.get("PROOF_DATABASE_URL") or f"sqlite:///{self.directory / 'db.sqlite3'}"
         os.environ.update(
             DJANGO_SETTINGS_MODULE="payments.proofs.settings",
             PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             PROOF_POLICY=str(policy(self.directory)),
-            DATABASE_URL=database,
+            DATABASE_URL=database(stack, self.directory),
+            PROOF_DEAD_AFTER_S=str(dead_after_s),
             BROKER_URL=self.broker.url(0),
             CACHE_URL=self.broker.url(1),
             PAYMENT_PROVIDER="simulated",

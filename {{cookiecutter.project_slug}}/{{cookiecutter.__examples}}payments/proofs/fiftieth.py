@@ -1,19 +1,18 @@
 """The worker is killed at the 50th of 100 sends, and another one takes over: duplicates? rows that nobody looks at?"""
 
-import argparse
 from contextlib import ExitStack
 
-from payments.proofs.field import Field, show
+from payments.proofs.field import Field, parser, show
 from redelivery.testing.processes import wait_until
 
 
 def main(arguments: list[str]) -> int:
     """Run it; exit status 1 if there is a duplicate or a row that nobody was told of."""
-    parser = argparse.ArgumentParser(prog="fiftieth", description=__doc__)
-    parser.add_argument("--payments", type=int, default=100)
-    options = parser.parse_args(arguments)
+    parsing = parser("fiftieth", __doc__)
+    parsing.add_argument("--payments", type=int, default=100)
+    options = parsing.parse_args(arguments)
     with ExitStack() as stack:
-        field = Field(stack, "fiftieth")
+        field = Field(stack, "fiftieth", options.dead_after)
         worker = field.start_worker()
         field.provider.behave(kill=worker.pid, kill_at=options.payments // 2)
         for number in range(options.payments):

@@ -9,3 +9,4 @@ from service.settings import *  # noqa: F403
 
 ACK_POLICY_FILE = Path(os.environ["PROOF_POLICY"])
 limits.FIRST_PAUSE, limits.LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=8)
+limits.dead_after = lambda: timedelta(seconds=float(os.environ["PROOF_DEAD_AFTER_S"]))

@@ -1,28 +1,27 @@
 """A worker is stopped (SIGSTOP) in its send past its limits; reconciliation settles the row; the worker goes on."""
 
-import argparse
 import os
 import signal
 import time
 from contextlib import ExitStack
 
-from payments.proofs.field import DEAD_AFTER_S, Field, show
+from payments.proofs.field import TIME_LIMIT_S, Field, parser, show
 from redelivery.testing.kills import Worker
 from redelivery.testing.processes import wait_until
 
 
 def main(arguments: list[str]) -> int:
     """Run it; exit status 1 if the late answer is not kept or changes the state."""
-    argparse.ArgumentParser(prog="stopped", description=__doc__).parse_args(arguments)
+    options = parser("stopped", __doc__).parse_args(arguments)
     with ExitStack() as stack:
-        field = Field(stack, "stopped")
+        field = Field(stack, "stopped", options.dead_after)
         stopped = field.start_worker()
         field.provider.behave("accept", hold=True)
         field.order(1)
         wait_until(field.provider.charges, 60, "the charge")
         field.signal(stopped, signal.SIGSTOP)
         field.provider.behave()  # the answer goes out, to a process that stands still
-        time.sleep(DEAD_AFTER_S + 1)
+        time.sleep(options.dead_after + TIME_LIMIT_S)
         field.start_worker()
         field.until(field.nothing_moves, 60, "reconciliation to settle the row")
         from payments.models import Payment

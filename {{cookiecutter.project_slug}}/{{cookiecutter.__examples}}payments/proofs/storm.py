@@ -5,7 +5,7 @@ import random
 import time
 from contextlib import ExitStack
 
-from payments.proofs.field import Field, show
+from payments.proofs.field import Field, parser, show
 
 # Refused credentials stop everything until a person mends them: they have tests of their own.
 TROUBLE = [
@@ -23,17 +23,17 @@ TROUBLE = [
 
 def main(arguments: list[str]) -> int:
     """Run the storm; exit status 1 if books and rows differ."""
-    parser = argparse.ArgumentParser(prog="storm", description=__doc__)
-    parser.add_argument("--payments", type=int, default=1000)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--share", type=float, default=0.05, help="of the provider's calls that go wrong")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
+    parsing = parser("storm", __doc__)
+    parsing.add_argument("--payments", type=int, default=1000)
+    parsing.add_argument("--workers", type=int, default=8)
+    parsing.add_argument("--kills", type=int, default=50)
+    parsing.add_argument("--share", type=float, default=0.05, help="of the provider's calls that go wrong")
+    parsing.add_argument("--seed", type=int, default=1)
+    options = parsing.parse_args(arguments)
     chance = random.Random(options.seed)
     begun = time.monotonic()
     with ExitStack() as stack:
-        field = Field(stack, "storm")
+        field = Field(stack, "storm", options.dead_after)
         field.provider.behave(TROUBLE, share=options.share)
         for _ in range(options.workers):
             field.start_worker()

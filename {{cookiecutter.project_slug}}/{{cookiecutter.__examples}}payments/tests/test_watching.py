@@ -73,7 +73,7 @@ class TestOrdering:
         assert client.post("/orders/", ORDER).status_code == 302
         broker.start()
         assert deliver(publish_due_payments) == 1
-        assert redis.Redis(port=broker.port).llen("payments") == 1
+        assert redis.Redis("127.0.0.1", port=broker.port).llen("payments") == 1
 
     def test_message_that_got_lost_is_published_again(self, client, deliver, waiting, later):
         client.post("/orders/", ORDER)
