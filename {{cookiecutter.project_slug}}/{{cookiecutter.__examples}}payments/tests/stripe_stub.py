@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
         """Answer badly, or not at all, to what was executed."""
         self.close_connection = True
         if do == "broken":
-            self.answer_bytes(200, b'{"id": ', {})
+            self.answer_bytes(200, b'{"id": ', {"Connection": "close"})
         elif do == "truncated":
             self.wfile.write(
                 b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"id"'
