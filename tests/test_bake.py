@@ -48,8 +48,9 @@ with redis_server() as broker:
     sys.exit(subprocess.call(command, env={**os.environ, "BROKER_URL": broker.url()}))
 """
 
+OWN_BELOW = "# The service's own, below this line: the template adds above it, and git merges both."
 URL_HOST = re.compile(r"https?://(?:[^/@\s]*@)?([a-z0-9][a-z0-9.-]*)")
-HARMLESS_HOST = re.compile(r"(127\.0\.0\.1|localhost|secret|(.*\.)?example(\.com)?)")
+HARMLESS_HOST = re.compile(r"(127\.0\.0\.1|localhost|secret|(.*\.)?example(\.com|\.org)?)")
 MACHINE_PATHS = ("/home/", "/root/", "/opt/", "/usr/local/", "file://")
 
 
@@ -175,6 +176,11 @@ class TestOddButLegalAnswers:
         assert project["description"] == ODD_BUT_LEGAL["description"]
         assert project["authors"] == [{"name": ODD_BUT_LEGAL["author"]}]
 
+    def test_record_says_what_was_answered(self, odd):
+        """An update reads the same answers that were given."""
+        recorded = tomllib.loads((odd / ".template.toml").read_text(encoding="utf-8"))["answers"]
+        assert recorded == ODD_BUT_LEGAL | {"ci": "github", "worked_examples": True}
+
     def test_environment_reads_the_same_everywhere(self, odd, run_in):
         """django-environ and a shell read the same name from .env."""
         run_in(odd, "make", ".env")
@@ -248,7 +254,7 @@ class TestEveryFile:
         """The service's code is plain Python, and its pages are Django's templates, not cookiecutter's."""
         for path, text in text_files(ROOT / "{{cookiecutter.project_slug}}"):
             if path.name.endswith((".py", ".html", ".py{% endif %}")):
-                assert "cookiecutter" not in text, path
+                assert not re.search(r"\{\{[^}]*cookiecutter", text), path
             if path.name.endswith((".py", ".py{% endif %}")):
                 assert not re.search(r"\{%|\{#", text), path
                 ast.parse(text, filename=str(path))
@@ -279,6 +285,20 @@ class TestEveryFile:
             pinned = [entry for entry in entries if "==" in entry.partition("\n")[0]]
             assert len(pinned) > 10
             assert all("--hash=sha256:" in entry for entry in pinned), path
+
+    def test_both_sides_add_to_a_file_at_places_of_their_own(self, bake):
+        """What a service adds to follows a comment as the last line, so that git merges what the template adds."""
+        service = bake()
+        for name in (
+            ".env.example",
+            ".gitignore",
+            "ack_policy.toml",
+            "requirements.in",
+            "requirements-dev.in",
+        ):
+            last = (service / name).read_text().splitlines()[-1]
+            assert last == OWN_BELOW, name
+        assert (service / "service" / "own.py").read_text().count(f"    {OWN_BELOW}\n") == 4
 
     def test_version_is_the_newest_of_the_changelog(self):
         """`_version` in cookiecutter.json has an entry in CHANGELOG.md, and it is the first one."""

@@ -9,3 +9,6 @@ from service.settings.email import *
 from service.settings.logging import *
 from service.settings.security import *
 from service.settings.web import *
+
+# isort: split
+from service.settings.own import *
