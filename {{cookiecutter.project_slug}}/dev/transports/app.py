@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 
 from celery import Celery
-from celery.signals import worker_ready
+from celery.signals import worker_init, worker_ready
 
 QUEUES = ("lab", "lab2", "lab3")
 WORK, NOTHING, POISON = "lab.work", "lab.nothing", "lab.poison"
@@ -74,7 +74,6 @@ def make_app(spec: Spec) -> Celery:
         accept_content=["json"],
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_transport_options=spec.transport_options,
     )
     (with_policy if spec.policy else without_policy)(app, spec)
 
@@ -113,6 +112,7 @@ def refuse_another_transport(app: Celery, spec: Spec) -> None:
 def without_policy(app: Celery, spec: Spec) -> None:
     """Celery's own settings, and the two without which no message survives anything."""
     app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True, task_default_queue=QUEUES[0])
+    app.conf.broker_transport_options = spec.transport_options
     if spec.transport:
         app.conf.broker_transport = spec.transport
 
@@ -151,7 +151,12 @@ def worker(spec: Spec, arguments: list) -> None:
     def ready(sender, **signal) -> None:
         (Path(spec.directory) / "ready" / sender.hostname).touch()
 
+    def shorten(**signal) -> None:
+        app.conf.broker_transport_options = {**app.conf.broker_transport_options, **spec.transport_options}
+
     worker_ready.connect(ready, weak=False)
+    # After the policy has set its own, and after the check that refuses any other.
+    worker_init.connect(shorten, weak=False)
     app.worker_main(["worker", "--without-gossip", "--without-mingle", *arguments])
 
 
