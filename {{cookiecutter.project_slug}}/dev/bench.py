@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "dev")]
 from transports import marker, variants  # noqa: E402
 from transports.app import NOTHING, QUEUES  # noqa: E402
 from transports.lab import Lab, Worker, cpu_seconds  # noqa: E402
-from transports.report import Progress, interruptible, machine, table  # noqa: E402
+from transports.report import Progress, interruptible, machine, made_by, markdown, table, write_between  # noqa: E402
 from transports.variants import Variant  # noqa: E402
 
 STAGED = "lab.staged"
@@ -79,16 +79,21 @@ TARGETS = (
 
 
 def throughput(lab: Lab, size: Size) -> dict[str, float]:
-    """Hand a waiting worker all messages at once, and time it until the last is acknowledged."""
+    """Hand a waiting worker all messages at once, and time it until the last is acknowledged.
+
+    The CPU that this takes, in the worker and in Redis, depends less on what else the machine does than the time.
+    """
     queue, unacked = keys(lab.variant)
     lab.sender.send(NOTHING, times=size.tasks)
     client = lab.client()
     client.rename(queue, STAGED)
     (worker,) = lab.start_workers(1)
-    begun = time.perf_counter()
+    begun, spent_before = time.perf_counter(), sum(spent(lab, [worker]))
     client.rename(STAGED, queue)
     lab.wait(lambda: not client.exists(queue, unacked), 300, "the messages to be done", worker)
-    return {"messages_per_s": size.tasks / (time.perf_counter() - begun)}
+    seconds = time.perf_counter() - begun
+    used_ms = (sum(spent(lab, [worker])) - spent_before) * 1000
+    return {"messages_per_s": size.tasks / seconds, "cpu_ms_per_message": used_ms / size.tasks}
 
 
 def keys(variant: Variant) -> tuple[str, str]:
@@ -215,24 +220,38 @@ def compare(figures: dict) -> list[dict]:
     return compared
 
 
-def show(figures: dict, compared: list[dict], options: argparse.Namespace) -> str:
-    """Return the figures and the targets as tables."""
+def rows_of(figures: dict, options: argparse.Namespace) -> list[tuple[str, ...]]:
+    """Return the figures as rows: one for each figure, a column for each variant."""
     names = [variant.name for variant in options.chosen]
     rows = [("median (lowest to highest)", *names)]
     for measurement, found in figures.items():
         for figure in found[names[0]][0]:
             cells = [spread([one[figure] for one in found[name]]) for name in names]
             rows.append((f"{measurement}: {figure}", *cells))
-    rows += [(f"{name} skipped: {why}",) for name, why in options.skipped.items()]
-    text = table(rows)
+    return rows
+
+
+def rows_of_targets(compared: list[dict]) -> list[tuple[str, ...]]:
+    """Return the targets as rows."""
+    rows = [("target", "median of the pairs (lowest to highest)", "")]
+    for one in compared:
+        rows.append((one["target"], spread([one["median"], *one["each"]]), "met" if one["met"] else "MISSED"))
+    return rows
+
+
+def show(figures: dict, compared: list[dict], options: argparse.Namespace) -> str:
+    """Return the figures and the targets for a terminal."""
+    parts = [
+        table(
+            [
+                *rows_of(figures, options),
+                *((f"{name} skipped: {why}",) for name, why in options.skipped.items()),
+            ]
+        )
+    ]
     if compared:
-        lines = [("target", "median of the pairs (lowest to highest)", "")]
-        lines += [
-            (one["target"], spread([one["median"], *one["each"]]), "met" if one["met"] else "MISSED")
-            for one in compared
-        ]
-        text += "\n\n" + table(lines)
-    return text
+        parts.append(table(rows_of_targets(compared)))
+    return "\n\n".join(parts)
 
 
 def spread(values: list[float]) -> str:
@@ -264,13 +283,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         default="stock,ours,crp",
         help=f"which ones: {', '.join(variants.VARIANTS)} (default stock,ours,crp; what is not installed is skipped)",
     )
+    parser.add_argument("--write", type=Path, help="put the tables into this file, between its marks")
     parser.add_argument("--strict", action="store_true", help="exit status 1 when a target is missed")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else arguments
     if min(options.rounds, options.tasks, options.singles) < 1:
         parser.error("--rounds, --tasks and --singles must be 1 or more")
     if min(options.load, options.loaded_s, options.cpu_s) <= 0:
         parser.error("--load, --loaded-s and --cpu-s must be above 0")
+    if options.write and not options.write.is_file():
+        parser.error(f"--write: {options.write} is not a file")
     wanted = options.only.split(",")
     if unknown := set(wanted) - set(words):
         parser.error(f"--only: there is no {', '.join(sorted(unknown))}; choose from {', '.join(words)}")
@@ -312,6 +335,11 @@ def main() -> int:
         if marker_us:
             print(f"\nmarker: {marker_us['lookup']} us to look up, {marker_us['write']} us to write")
         print(f"({before} before, {machine()} after, {time.monotonic() - begun:.0f} s)")
+    if options.write:
+        names = [variant.name for variant in options.chosen]
+        made = made_by("bench", options.arguments, variants.python_of("crp", names))
+        tables = [markdown(rows_of(figures, options)), markdown(rows_of_targets(compared))]
+        write_between(options.write, "bench", "\n\n".join([*tables, f"By {made}; {before}."]))
     return 1 if options.strict and not all(one["met"] for one in compared) else 0
 
 

@@ -5,13 +5,9 @@ Minutes of kills, drains and restarts; the table is what docs/redis_transport.md
 
 import argparse
 import json
-import shlex
 import signal
-import subprocess
 import sys
 import time
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,12 +15,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "dev")]
 
 import storm  # noqa: E402
 from transports import variants  # noqa: E402
-from transports.report import Progress, interruptible, machine  # noqa: E402
+from transports.report import Progress, interruptible, machine, made_by, markdown, write_between  # noqa: E402
 from transports.scenarios import SCENARIOS, Seen, Stage  # noqa: E402
 
-from redelivery.testing.servers import redis_binary  # noqa: E402
-
-BEGIN, END = "<!-- comparison: begin -->", "<!-- comparison: end -->"
 HEADINGS = {
     "stock": "stock kombu",
     "policy": "stock kombu under the policy",
@@ -68,41 +61,17 @@ def words_of(name: str, options: argparse.Namespace) -> str:
     return SCENARIOS[name][0]
 
 
-def markdown(seen: dict[str, dict[str, Seen]], options: argparse.Namespace) -> str:
-    """Return the table, with what it was made by and with."""
+def show(seen: dict[str, dict[str, Seen]], options: argparse.Namespace) -> str:
+    """Return the table in Markdown, with what it was made by and with."""
     names = [variant.name for variant in options.chosen]
-    lines = ["| | " + " | ".join(HEADINGS[name] for name in names) + " |", "|---" * (len(names) + 1) + "|"]
-    lines += [
-        f"| {words_of(scenario, options)} | " + " | ".join(row[name].cell for name in names) + " |"
-        for scenario, row in seen.items()
+    rows = [("", *(HEADINGS[name] for name in names))]
+    rows += [
+        (words_of(scenario, options), *(row[name].cell for name in names)) for scenario, row in seen.items()
     ]
-    command = "make compare" + (f" ARGS={shlex.quote(options.command)}" if options.command else "")
-    lines += ["", f"Written by `{command}` on {date.today()}: {made_with(names)}; {options.machine}."]
+    made = made_by("compare", options.arguments, variants.python_of("crp", names))
+    lines = [markdown(rows), "", f"By {made}; {options.machine}."]
     lines += [f"{HEADINGS[name]} was skipped: {why}." for name, why in options.skipped.items()]
     return "\n".join(lines)
-
-
-def made_with(names: list[str]) -> str:
-    """Return the versions of what was compared."""
-    parts = [f"{name} {version(name)}" for name in ("celery", "kombu", "redis")]
-    if "crp" in names:
-        code = "from importlib.metadata import version as v; print(v('celery-redis-plus'), v('redis'))"
-        python = variants.VARIANTS["crp"].python
-        found = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.split()
-        parts.append(f"celery-redis-plus {found[0]} with redis {found[1]}")
-    server = subprocess.run([redis_binary(), "--version"], capture_output=True, text=True, check=True).stdout
-    return ", ".join([*parts, " ".join(server.split()[:3])])
-
-
-def write(path: Path, text: str) -> None:
-    """Put the table between the marks of a file. Raises RuntimeError where it has none."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise RuntimeError(f"{path} has no lines {BEGIN} and {END}: the table goes between them.")
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -133,7 +102,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     options.scenarios = [name for name in options.only.split(",") if name]
     if unknown := set(options.scenarios) - SCENARIOS.keys():
         parser.error(f"--only: there is no {', '.join(sorted(unknown))}; choose from {', '.join(SCENARIOS)}")
-    options.command, options.machine = shlex.join(arguments), machine()
+    options.arguments, options.machine = arguments, machine()
     try:
         options.chosen, options.skipped = variants.chosen(options.variants)
     except ValueError as error:
@@ -146,7 +115,7 @@ def main() -> int:
     options = parse()
     begun = time.monotonic()
     seen = play(options, Progress())
-    text = markdown(seen, options)
+    text = show(seen, options)
     if options.json:
         figures = {
             name: {variant: {"cell": one.cell, **one.figures} for variant, one in row.items()}
@@ -157,7 +126,7 @@ def main() -> int:
         print(text)
         print(f"\n({time.monotonic() - begun:.0f} s)")
     if options.write:
-        write(options.write, text)
+        write_between(options.write, "comparison", text)
     return 0
 
 

@@ -51,6 +51,8 @@ class Toll:
     extra_starts: int
     #: Never finished, and still in Redis when the time to settle was over.
     held: int
+    #: Second and further starts for which no interrupted delivery is on record; only ours keeps records.
+    unrecorded: int | None
     #: Workers that ended although nobody killed them.
     crashed_workers: int
     #: From the publishing to the end of the first complete run; of all messages that have one.
@@ -173,6 +175,10 @@ class Storm:
             if one.message in done
         )
         places = list(held.values())
+        recorded = self.lab.recorded()
+        unrecorded = sum(
+            max(0, count - 1 - recorded[one.message]) for one, count in zip(sent, starts, strict=True)
+        )
         return Toll(
             variant=self.lab.variant.name,
             kills=self.options.kills,
@@ -182,6 +188,7 @@ class Storm:
             run_twice=sum(count > 1 for count in starts),
             extra_starts=sum(max(0, count - 1) for count in starts),
             held=len(held),
+            unrecorded=unrecorded if self.lab.variant.redelivery_transport else None,
             crashed_workers=self.crashed,
             longest_wait_s=round(waits[-1], 1) if waits else 0.0,
             median_wait_s=round(waits[len(waits) // 2], 3) if waits else 0.0,
@@ -209,6 +216,8 @@ def verdicts(tolls: list[Toll], concurrency: int) -> list[str]:
                     f"ours started messages {toll.extra_starts} times too often; {toll.kills} kills of "
                     f"{concurrency} processes explain {allowed}."
                 )
+            if toll.unrecorded:
+                wrong.append(f"ours has no record of {toll.unrecorded} interrupted deliveries.")
             if toll.crashed_workers:
                 wrong.append(f"{toll.crashed_workers} of ours' workers ended although nobody killed them.")
         if toll.variant == "stock" and toll.kills >= LONG_STORM_KILLS and not toll.lost:

@@ -16,7 +16,7 @@ import compare
 import storm
 from transports import variants
 from transports.lab import Lab
-from transports.report import Progress, table
+from transports.report import Progress, markdown, table, write_between
 
 TOLL = storm.Toll(
     variant="ours",
@@ -27,6 +27,7 @@ TOLL = storm.Toll(
     run_twice=20,
     extra_starts=20,
     held=0,
+    unrecorded=0,
     crashed_workers=0,
     longest_wait_s=20.0,
     median_wait_s=0.1,
@@ -74,6 +75,7 @@ def test_every_message_is_accounted_for(tmp_path):
         ({"lost": 1}, "ours lost 1 of 5000 messages"),
         ({"held": 2, "held_in": {"unacked": 2}}, "ours still holds 2 messages"),
         ({"extra_starts": 201}, "100 kills of 2 processes explain 200"),
+        ({"unrecorded": 3}, "ours has no record of 3 interrupted deliveries"),
         ({"crashed_workers": 1}, "1 of ours' workers ended although nobody killed them"),
         ({"variant": "stock", "lost": 3, "held": 4, "crashed_workers": 5}, ""),
         ({"variant": "stock"}, "stock Celery lost nothing in 100 kills: this storm proves nothing"),
@@ -122,13 +124,13 @@ def test_what_is_not_installed_is_skipped_and_said(monkeypatch, tmp_path):
 def test_table_is_written_between_its_marks(tmp_path):
     """What stands around it stays; a file without marks is an error."""
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{compare.BEGIN}\nold\n{compare.END}\nafter\n")
-    compare.write(page, "new")
-    compare.write(page, "newer")
-    assert page.read_text() == f"before\n{compare.BEGIN}\nnewer\n{compare.END}\nafter\n"
-    page.write_text("nothing")
-    with pytest.raises(RuntimeError, match="the table goes between them"):
-        compare.write(page, "new")
+    page.write_text("before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n")
+    write_between(page, "bench", "new")
+    write_between(page, "bench", markdown([("a", "b"), ("1", "2")]))
+    table_of_two = "| a | b |\n|---|---|\n| 1 | 2 |"
+    assert page.read_text() == f"before\n<!-- bench: begin -->\n{table_of_two}\n<!-- bench: end -->\nafter\n"
+    with pytest.raises(RuntimeError, match="has no lines <!-- comparison: begin -->"):
+        write_between(page, "comparison", "new")
 
 
 def test_long_row_does_not_widen_the_table():

@@ -3,11 +3,12 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
-from collections import defaultdict
-from contextlib import ExitStack, suppress
+from collections import Counter, defaultdict
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -257,6 +258,17 @@ class Lab:
             for message in messages - found.keys():
                 if message.encode() in text:
                     found[message] = key.decode()
+        return found
+
+    def recorded(self) -> Counter:
+        """Return how many interrupted deliveries of each message are on record, in the database or on the way there."""
+        found: Counter = Counter()
+        with (
+            suppress(sqlite3.OperationalError),
+            closing(sqlite3.connect(self.directory / "lab.sqlite3")) as rows,
+        ):
+            found.update(dict(rows.execute("SELECT task_id, count(*) FROM redelivery_kill GROUP BY task_id")))
+        found.update(json.loads(item)["task_id"] for item in self.client().lrange("redelivery.kills", 0, -1))
         return found
 
 

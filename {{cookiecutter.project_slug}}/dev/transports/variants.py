@@ -80,3 +80,8 @@ def chosen(names: str) -> tuple[list[Variant], dict[str, str]]:
             f"--variants: none of them can run here: {skipped}." if skipped else "--variants: none named."
         )
     return left, skipped
+
+
+def python_of(name: str, names: list[str]) -> str | None:
+    """Return the Python of a variant, or None when it is not among those names."""
+    return VARIANTS[name].python if name in names else None
