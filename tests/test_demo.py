@@ -55,7 +55,7 @@ def test_every_verdict_holds(demo):
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 0, output
     rows = [line for line in output.splitlines() if line.endswith(("  kept", "  verdict", "  BROKEN"))]
-    assert len(rows) == 4
+    assert len(rows) == 5
     assert "\n".join(rows) in (ROOT / "README.md").read_text()
     assert processes_in(folder_of(output.splitlines())) == []
     assert not Path(folder_of(output.splitlines())).exists()

@@ -1,14 +1,17 @@
 """`make demo`: kill workers in the middle of their tasks, and count what the world sees.
 
 A web process, a worker and servers of its own; real HTTP posts, real mails, real SIGKILLs. Each worker is killed by the
-mail server itself, at the moment that the story needs. Exit status 0 only if everything is as ack_policy.toml declares.
+mail server or the payment provider itself, at the moment that the story needs. Exit status 0 only if everything is as
+ack_policy.toml declares.
 """
 
 import http.cookiejar
+import json
 import os
 import re
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,22 +25,26 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 # Short limits of the demo's own, in seconds; the service's real ones follow from ack_policy.toml.
-TIME_LIMIT_S, VISIBILITY_S = 3, 4
+TIME_LIMIT_S, VISIBILITY_S, DEAD_AFTER_S = 3, 4, 5
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One kill: which task, at which step of the SMTP conversation, and what the form is filled in with."""
+    """One kill: which task, at which step of the SMTP conversation, and what the form is filled in with.
+
+    Without a recipient there is no mail but a payment: the provider kills once it has charged.
+    """
 
     task: str
     killed: str
     step: str
     path: str
     fields: dict[str, str]
-    recipient: str
+    recipient: str = ""
 
 
 WELCOME, ALERT = "onboarding.tasks.send_welcome_email", "leads.tasks.alert_new_lead"
+PAYMENT = "payments.tasks.send_payment"
 TEAM = "team@example.com"
 SCENES = [
     Scene(
@@ -64,6 +71,13 @@ SCENES = [
         {"name": "Edsger", "email": "edsger@example.com", "message": "Please call."},
         TEAM,
     ),
+    Scene(
+        PAYMENT,
+        "after the charge, before the row says so",
+        "charge",
+        "/orders/",
+        {"customer": "cus_1", "method": "pm_card", "amount": "1250", "currency": "EUR"},
+    ),
 ]
 
 
@@ -71,6 +85,8 @@ class Demo:
     """The processes of the demo, and what is asked of them."""
 
     def __init__(self, stack: ExitStack):
+        from payments.proofs.field import policy
+        from payments.testing import Simulator
         from redelivery.testing import processes
         from redelivery.testing.servers import SmtpSink, redis_server
 
@@ -81,11 +97,20 @@ class Demo:
         self.mailbox = SmtpSink(processes.free_port(), self.directory)
         self.mailbox.start()
         stack.callback(self.mailbox.stop)
+        (self.directory / "provider").mkdir()
+        self.provider = Simulator(self.directory / "provider")
+        self.provider.start()
+        stack.callback(self.provider.stop)
         self.port = processes.free_port()
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "DJANGO_SETTINGS_MODULE": "service.settings",
+            "DJANGO_SETTINGS_MODULE": "payments.proofs.settings",  # the service's own, with short times
+            "PROOF_POLICY": str(policy(self.directory)),
+            "PROOF_DEAD_AFTER_S": str(DEAD_AFTER_S),
+            "PAYMENT_PROVIDER": "simulated",
+            "PAYMENT_SIMULATOR_URL": self.provider.url,
+            "PAYMENT_TIMEOUT_S": "1",
             "DEBUG": "true",
             "SECRET_KEY": secrets.token_urlsafe(50),
             "ALLOWED_HOSTS": "127.0.0.1",
@@ -160,22 +185,56 @@ class Demo:
         waiting = sum(broker.llen(key) for key in broker.scan_iter(_type="list"))
         return waiting + broker.hlen("unacked") == 0
 
+    def payments(self) -> dict:
+        """Return what `manage.py payments --json` says."""
+        asked = [sys.executable, "manage.py", "payments", "--json"]
+        done = subprocess.run(asked, cwd=ROOT, env=self.environment, stdin=-3, capture_output=True, text=True)
+        return json.loads(done.stdout)
+
+    def reconcile(self) -> None:
+        """Have beat's sweep publish what is due, until no payment is open."""
+        say(
+            "  the row is `sending`, and nobody sends it again; reconciliation asks the provider what became of it"
+        )
+        deadline = time.monotonic() + 30
+        sweep = "from payments.publishing import publish_due; publish_due()"
+        while any(state["count"] for state in self.payments()["open"].values()):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the payment is not settled: {self.payments()}")
+            if self.python("manage.py", "shell", "--verbosity", "0", "-c", sweep).wait():
+                raise RuntimeError("the sweep failed")
+
+    def arm(self, scene: Scene, group: int) -> None:
+        """Have the mail server or the provider kill a process group when the scene's moment comes."""
+        if scene.recipient:
+            self.mailbox.behave(to=scene.recipient, **{scene.step: f"kill {group}"})
+        else:
+            self.provider.behave(kill=group)
+
+    def effects(self, scene: Scene) -> int:
+        """Count from outside: mails, or charges in the provider's own ledger."""
+        return len(self.mailbox.mails(to=scene.recipient) if scene.recipient else self.provider.charges())
+
     def play(self, scene: Scene) -> tuple[int, int]:
-        """Play one scene; return how often the task was delivered, and how many mails arrived."""
+        """Play one scene; return how often the task was delivered, and how many mails or charges there are."""
         worker = self.start_worker()
         before = self.starts()
-        self.mailbox.behave(to=scene.recipient, **{scene.step: f"kill {worker.pid}"})
+        self.arm(scene, worker.pid)
         self.post(scene.path, scene.fields)
         self.processes.wait_until(
             lambda: worker.poll() is not None, 20, f"the worker to be killed {scene.killed}"
         )
         say(f"  POST {scene.path} ... worker killed {scene.killed}: SIGKILL to all its processes")
         self.mailbox.behave()
+        self.provider.behave()
         successor = self.start_worker()
         say("  another worker is up; the message comes back when its visibility timeout has passed")
         self.processes.wait_until(self.empty, 30, "the message to be done")
+        deliveries = self.starts() - before
+        if scene.task == PAYMENT:
+            self.reconcile()
         self.processes.stop(successor)
-        return self.starts() - before, len(self.mailbox.mails(to=scene.recipient))
+        return deliveries, self.effects(scene)
 
 
 def say(text: str) -> None:
@@ -184,12 +243,14 @@ def say(text: str) -> None:
 
 
 def promise(scene: Scene) -> tuple[str, set[int]]:
-    """Return what the policy promises for a scene, in words and as the counts of mails that keep it."""
+    """Return what the policy promises for a scene, in words and as the counts of effects that keep it."""
     from redelivery import policy
 
     entry = policy.load(ROOT / "ack_policy.toml").tasks[scene.task]
     if entry.guard == "none":
         return "1 or 2, never 0", {1, 2}
+    if entry.guard == "claim":
+        return "never 2; in doubt, it is read back", {1}  # this provider can be asked
     declared = [gap for gap in entry.gaps if gap.startswith("killed")] if scene.step == "quit" else []
     return (f'2, declared: "{declared[0]}"', {2}) if declared else ("1", {1})
 
@@ -204,19 +265,21 @@ def table(rows: list[tuple[str, ...]]) -> str:
 
 def run(demo: Demo) -> bool:
     """Play all scenes, print the table, and return whether every verdict holds."""
-    say(f"Starting Redis, SMTP sink and web on free ports of 127.0.0.1, in {demo.directory}")
+    say(
+        f"Starting Redis, SMTP sink, payment provider and web on free ports of 127.0.0.1, in {demo.directory}"
+    )
     demo.start_web()
     say(f"Limits of this demo: time limit {TIME_LIMIT_S} s, visibility timeout {VISIBILITY_S} s")
-    rows = [("task", "killed", "deliveries", "mails", "ack_policy.toml promises", "verdict")]
+    rows = [("task", "killed", "deliveries", "effects", "ack_policy.toml promises", "verdict")]
     held = True
     for number, scene in enumerate(SCENES, start=1):
         say(f"\n{number}/{len(SCENES)} {scene.task}, killed {scene.killed}")
-        deliveries, mails = demo.play(scene)
+        deliveries, effects = demo.play(scene)
         words, counts = promise(scene)
-        kept = mails in counts and deliveries == 2
+        kept = effects in counts and deliveries == 2
         held = held and kept
         rows.append(
-            (scene.task, scene.killed, str(deliveries), str(mails), words, "kept" if kept else "BROKEN")
+            (scene.task, scene.killed, str(deliveries), str(effects), words, "kept" if kept else "BROKEN")
         )
     say("\n" + table(rows))
     say(

@@ -44,6 +44,7 @@ class Run:
             "DATABASE_URL": f"sqlite:///{folder}/db.sqlite3",
             "BROKER_URL": f"{redis}/0",
             "CACHE_URL": f"{redis}/1",
+            "PAYMENT_SIMULATOR_URL": f"http://127.0.0.1:{free_port()}",
             "RUN_TEST": self.mark.removeprefix("RUN_TEST="),
             **variables,
         }
@@ -133,7 +134,7 @@ def test_starts_everything_and_one_ctrl_c_stops_it(run):
     one.interrupt()
     assert one.process.wait(60) == 0
     assert one.processes() == {}
-    for name in ("web", "worker", "beat", "run"):
+    for name in ("web", "worker", "beat", "run", *own.DEVELOPMENT):
         assert re.search(rf"^{name} *\| ", one.text(), re.MULTILINE)
     assert "stopping web, worker and beat" in one.text()
 
@@ -160,6 +161,19 @@ def test_web_port_that_is_taken_ends_it(run):
         one = run(port=taken.getsockname()[1])
         assert one.process.wait(60) == 1
     assert "web ended by itself (exit status 1)" in one.text()
+    assert one.processes() == {}
+
+
+@pytest.mark.skipif("payments" not in own.APPS, reason="needs the worked examples")
+def test_port_of_the_provider_that_is_taken_by_something_else_ends_it(run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        one = run(PAYMENT_SIMULATOR_URL=f"http://127.0.0.1:{port}", PAYMENT_TIMEOUT_S="0.5")
+        assert one.process.wait(60) == 1
+    assert (
+        f"CommandError: PAYMENT_SIMULATOR_URL names port {port}, where something answers that is no"
+        in one.text()
+    )
     assert one.processes() == {}
 
 

@@ -27,7 +27,7 @@ class Simulator:
         self.forget()
         self.behave()
         command = [sys.executable, str(PROGRAM), str(self.port), str(self.directory)]
-        self.process = processes.start(command, stdin=subprocess.DEVNULL)
+        self.process = processes.start(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         processes.wait_until(
             lambda: self.process.poll() is not None or processes.listens(self.port), 20, "the simulator"
         )

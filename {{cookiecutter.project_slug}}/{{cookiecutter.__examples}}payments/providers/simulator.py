@@ -38,14 +38,31 @@ HANG_S = 600
 SLOW_S = 1.5
 
 
+def digest_of(body: dict) -> str:
+    """A fingerprint of what was asked for."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
 class Provider:
     """The provider's own books."""
 
     def __init__(self, directory: Path):
+        """Open the books in a folder, and know again what is in them; raises OSError if they cannot be written."""
         self.directory = directory
         self.lock = threading.Lock()
         self.keys: dict[str, dict] = {}
         self.calls = 0
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in ("ledger.jsonl", "calls.jsonl"):
+            (directory / name).open("a").close()
+        for line in (directory / "ledger.jsonl").read_text().splitlines():
+            charge = json.loads(line)
+            answer = {"status": "charged", "reference": charge.pop("reference")}
+            self.remember(charge.pop("key"), digest_of(charge), answer)
+
+    def remember(self, key: str, digest: str, answer: dict) -> None:
+        """Keep what a key was answered."""
+        self.keys[key] = {"at": time.monotonic(), "digest": digest, "answer": answer}
 
     def behaviour(self) -> dict:
         """Return what the behaviour file wants now."""
@@ -74,7 +91,7 @@ class Provider:
 
     def charge(self, key: str, body: dict, declined: bool, wanted: dict) -> tuple[int, dict]:
         """Charge or decline once for a key; a second time replay the answer."""
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        digest = digest_of(body)
         with self.lock:
             before = self.known(key, wanted)
             if before is None:
@@ -82,7 +99,7 @@ class Provider:
                 if not declined:
                     answer = {"status": "charged", "reference": f"sim_{uuid.uuid4().hex[:16]}"}
                     self.write("ledger.jsonl", {"key": key, **body, "reference": answer["reference"]})
-                self.keys[key] = {"at": time.monotonic(), "digest": digest, "answer": answer}
+                self.remember(key, digest, answer)
             elif before["digest"] != digest:
                 return 400, {"error": "key was used with another body"}
             else:
@@ -188,13 +205,27 @@ class Server(ThreadingHTTPServer):
         """Say nothing of senders that were killed."""
 
 
-def main() -> None:
-    """Serve until killed."""
-    port, directory = int(sys.argv[1]), Path(sys.argv[2])
-    directory.mkdir(parents=True, exist_ok=True)
-    Handler.provider = Provider(directory)
-    Server(("127.0.0.1", port), Handler).serve_forever()
+def main(arguments: list[str]) -> int:
+    """Serve until killed; one sentence and status 1 when that cannot be, 2 when the arguments make no sense."""
+    if len(arguments) != 2 or not arguments[0].isascii() or not arguments[0].isdigit():
+        print("Say on which port, and in which folder: simulator.py 8899 var/provider", file=sys.stderr)
+        return 2
+    port, directory = int(arguments[0]), Path(arguments[1])
+    try:
+        Handler.provider = Provider(directory)
+    except (OSError, ValueError, KeyError) as error:
+        print(f"The simulated provider cannot use its books in {directory}: {error}", file=sys.stderr)
+        return 1
+    try:
+        server = Server(("127.0.0.1", port), Handler)
+    except (OSError, OverflowError) as error:
+        print(f"The simulated provider cannot listen on port {port} of 127.0.0.1: {error}", file=sys.stderr)
+        return 1
+    print(f"a simulated payment provider listens on port {port}; its books are in {directory}", flush=True)
+    with suppress(KeyboardInterrupt):
+        server.serve_forever()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`manage.py run`: web, worker, beat, and a Redis if none answers; for development."""
+"""`manage.py run`: web, worker, beat, a Redis if none answers, and what service/own.py adds; for development."""
 
 import fcntl
 import os
@@ -13,12 +13,15 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.core.management.commands.runserver import naiveip_re
 from django.db import Error as DatabaseError
 from django.db import connections
+from django.utils.module_loading import import_string
 
 from redelivery.testing.servers import redis_binary
+from service import own
 from service.celery import app
 from service.supervisor import Child, Supervisor
 
 COLOURS = {"web": 36, "worker": 32, "beat": 35, "redis": 33, "run": 1}
+OTHER_COLOUR = 34
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 REDIS_START_S = 10
 
@@ -27,9 +30,9 @@ class Command(BaseCommand):
     """Start everything, print what it says, and stop everything."""
 
     help = (
-        "Runs web, worker and beat, and a Redis of the service's own if BROKER_URL or CACHE_URL points at a "
-        "local port where nothing answers. Ctrl-C stops warmly: tasks that have begun are finished. A second "
-        "Ctrl-C kills."
+        "Runs web, worker and beat, a Redis of the service's own if BROKER_URL or CACHE_URL points at a local port "
+        "where nothing answers, and what service/own.py adds. Ctrl-C stops warmly: tasks that have begun are "
+        "finished. A second Ctrl-C kills."
     )
 
     def add_arguments(self, parser):
@@ -69,11 +72,13 @@ class Command(BaseCommand):
         supervisor.listen()
         try:
             redis = [self.start_redis(supervisor, port, state) for port in unanswered_redis_ports()]
+            others = self.start_others(supervisor, state)
             services = self.start_services(supervisor, addrport, state)
             supervisor.run()
             if tasks := running_tasks():
                 self.say("run", f"the worker finishes {tasks}")
             supervisor.stop(services)
+            supervisor.stop(others)
             supervisor.stop(redis)  # the last: a worker that drains has acknowledgements to write
         finally:
             supervisor.kill_all()
@@ -106,6 +111,18 @@ class Command(BaseCommand):
             self.say("run", f"{Path(binary).name} does not answer on port {port}; its log is in {directory}")
         return child
 
+    def start_others(self, supervisor: Supervisor, state: Path) -> list[Child]:
+        """Start what service/own.py names; raises CommandError when one of them says that it cannot run."""
+        started = []
+        for name, function in own.DEVELOPMENT.items():
+            try:
+                command = import_string(function)(state)
+            except (ValueError, OSError) as error:
+                raise CommandError(str(error)) from error
+            if command:
+                started.append(supervisor.start(name, command))
+        return started
+
     def start_services(self, supervisor: Supervisor, addrport: str, state: Path) -> list[Child]:
         """Start web, worker and beat."""
         celery = [sys.executable, "-m", "celery", "--quiet", "-A", "service"]
@@ -123,7 +140,7 @@ class Command(BaseCommand):
         """Print one line behind the name of whoever said it."""
         label = f"{name:<6} |"
         if self.stdout.isatty() and not os.environ.get("NO_COLOR"):
-            label = f"\033[{COLOURS[name]}m{label}\033[0m"
+            label = f"\033[{COLOURS.get(name, OTHER_COLOUR)}m{label}\033[0m"
         self.stdout.write(f"{label} {line}")
         self.stdout.flush()
 

@@ -1,0 +1,105 @@
+"""The simulated provider as a program, and how `make run` finds out whether it is needed."""
+
+import http.client
+import json
+import subprocess
+import sys
+
+import pytest
+
+from payments.providers import development
+from payments.testing import PROGRAM, Simulator
+from redelivery.testing.processes import free_port
+
+
+@pytest.fixture
+def simulator(tmp_path):
+    """One whose books lie in a path with a space."""
+    (folder := tmp_path / "the books").mkdir()
+    running = Simulator(folder)
+    running.start()
+    yield running
+    running.stop()
+
+
+def program(*arguments) -> tuple[int, str]:
+    """Run the program to its end; return its exit status and what it said."""
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout + done.stderr
+
+
+def charge(port: int, amount: int) -> tuple[int, dict]:
+    """Ask for money with one key."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request("POST", "/charges", json.dumps({"amount": amount}), {"Idempotency-Key": "k"})
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+def test_knows_its_charges_again_after_a_restart(simulator):
+    first = charge(simulator.port, 100)[1]
+    simulator.stop()
+    command = [sys.executable, str(PROGRAM), str(simulator.port), str(simulator.directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as again:
+        assert "the books" in again.stdout.readline()
+        assert charge(simulator.port, 100) == (200, {**first, "replayed": True})
+        assert charge(simulator.port, 101) == (400, {"error": "key was used with another body"})
+        again.terminate()
+    assert len(simulator.charges()) == 1
+
+
+class TestRefusals:
+    """One sentence, and no traceback."""
+
+    def test_port_that_is_taken(self, simulator, tmp_path):
+        status, said = program(simulator.port, tmp_path / "other")
+        assert status == 1 and said.startswith(
+            f"The simulated provider cannot listen on port {simulator.port} of"
+        )
+        assert said.count("\n") == 1
+
+    def test_books_that_cannot_be_written(self, tmp_path):
+        (tmp_path / "ledger.jsonl").mkdir()
+        status, said = program(free_port(), tmp_path)
+        assert status == 1 and said.startswith(f"The simulated provider cannot use its books in {tmp_path}: ")
+        assert said.count("\n") == 1
+
+    def test_books_that_are_none(self, tmp_path):
+        (tmp_path / "ledger.jsonl").write_text("half a li")
+        assert program(free_port(), tmp_path)[0] == 1
+
+    @pytest.mark.parametrize("arguments", [(), ("http", "x"), ("99999999", "x"), ("1", "x", "y")])
+    def test_arguments(self, arguments, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        status, said = program(*arguments)
+        assert status in (1, 2) and said.count("\n") == 1
+
+
+class TestBesideMakeRun:
+    """Started only if the simulated one is asked for, here, and not there yet."""
+
+    @pytest.fixture(autouse=True)
+    def simulated(self, monkeypatch):
+        monkeypatch.setenv("PAYMENT_PROVIDER", "simulated")
+        monkeypatch.setenv("PAYMENT_TIMEOUT_S", "0.5")
+
+    def test_started(self, tmp_path, monkeypatch):
+        port = free_port()
+        monkeypatch.setenv("PAYMENT_SIMULATOR_URL", f"http://127.0.0.1:{port}")
+        books = tmp_path / f"provider-{port}"
+        assert development.command(tmp_path) == [sys.executable, str(PROGRAM), str(port), str(books)]
+        assert books.is_dir()
+
+    def test_there_already(self, simulator, tmp_path, monkeypatch):
+        monkeypatch.setenv("PAYMENT_SIMULATOR_URL", simulator.url)
+        assert development.command(tmp_path) is None
+
+    def test_elsewhere(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PAYMENT_SIMULATOR_URL", "http://192.0.2.1:8899")
+        assert development.command(tmp_path) is None
+
+    def test_another_provider(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PAYMENT_PROVIDER", "stripe")
+        monkeypatch.setenv("STRIPE_API_KEY", "sk_test_1")
+        assert development.command(tmp_path) is None
