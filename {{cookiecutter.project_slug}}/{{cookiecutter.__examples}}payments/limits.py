@@ -8,6 +8,8 @@ from redelivery import policy
 TASKS = ("payments.tasks.send_payment", "payments.tasks.reconcile_payment")
 """The tasks that talk to the provider."""
 FIRST_PAUSE = timedelta(seconds=30)
+RECORD_AGAIN_AFTER_S = (0.1, 1, 3)
+"""Pauses before an answer is recorded again: a database that restarts is back by then. Else it is read back later."""
 LONGEST_PAUSE = timedelta(hours=1)
 
 

@@ -78,5 +78,5 @@ class Payment(PaymentBase):
 
     def note(self, who: str, seen: str, reference: str = "") -> None:
         """Keep what was seen and changes nothing."""
-        kept = {"attempt": self.attempt, "who": who, "seen": seen, "reference": reference}
-        Evidence.objects.create(payment=self, before=self.state, after=self.state, **kept)
+        kept = {"who": who, "seen": seen, "reference": reference, "before": self.state, "after": self.state}
+        Evidence.objects.create(payment=self, attempt=self.attempt, **kept)

@@ -5,7 +5,7 @@ from django.db import transaction
 from payments import reconciliation
 from payments.limits import pause
 from payments.models import OPEN, Payment, State
-from payments.providers import provider
+from payments.providers import asked, provider
 from payments.publishing import publish_payment
 from payments.sending import record
 
@@ -66,5 +66,5 @@ def read_back(payment: Payment, who: str) -> str:
     in_doubt = reconciliation.in_doubt().filter(pk=payment.pk, attempt=payment.attempt).exists()
     if payment.state not in OPEN or not in_doubt:
         raise MovedOn(now(payment))
-    outcome = provider().read_back(payment.request, payment.created_at)
+    outcome = asked(provider().read_back, payment.request, payment.created_at)
     return record(payment, payment.attempt, outcome, who)

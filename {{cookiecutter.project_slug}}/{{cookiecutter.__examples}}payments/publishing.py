@@ -3,6 +3,7 @@
 import logging
 from datetime import timedelta
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models.functions import Now
 
@@ -20,8 +21,11 @@ SWEEP_BATCH = 500
 def place_order(order: Order) -> Payment:
     """Store an order and its payment, and publish the payment once both are committed.
 
-    Neither a broker that is away nor one that loses the message loses the payment: the sweep finds it.
+    Raises ValidationError for an order that makes no sense. Neither a broker that is away nor one that loses the
+    message loses the payment: the sweep finds it.
     """
+    if type(order.amount) is not int:  # Django would cut 12.50 to 12 without a word
+        raise ValidationError({"amount": f"{order.amount!r} is not a whole number of minor units (cents)."})
     order.full_clean()
     payment = Payment(order=order, due_at=Now() + SWEEP_AFTER)
     payment.digest = payment.request.digest

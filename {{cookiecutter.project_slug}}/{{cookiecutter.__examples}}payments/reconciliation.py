@@ -6,17 +6,14 @@ from django.db.models.functions import Now
 from payments import halt
 from payments.limits import dead_after, pause
 from payments.models import Payment, State
-from payments.providers import Accepted, NotFound, Rejected, provider
+from payments.providers import Accepted, NotFound, Rejected, asked, provider
 from payments.sending import claim_and_send, record
 
 WHO = "reconciliation"
 
 
 def in_doubt():
-    """Payments that may be looked into: uncertain ones, and those whose worker cannot be alive any more.
-
-    Age alone resets nothing: this says only when to look.
-    """
+    """Uncertain payments, and those whose worker cannot be alive any more. Age resets nothing: it says when to look."""
     dead = Q(state=State.SENDING, claimed_at__lte=Now() - dead_after())
     return Payment.to_send().filter(Q(state=State.UNCERTAIN) | dead)
 
@@ -28,7 +25,7 @@ def reconcile(payment: Payment) -> str:
         if not payment.move(State.UNCERTAIN, WHO, seen, due=pause(0)):
             return "moved on"
     adapter = provider()
-    outcome = adapter.read_back(payment.request, payment.created_at)
+    outcome = asked(adapter.read_back, payment.request, payment.created_at)
     if isinstance(outcome, Accepted | Rejected) or getattr(outcome, "alarm", False):
         return record(payment, payment.attempt, outcome, WHO)
     if isinstance(outcome, NotFound) and adapter.not_found_is_proof:

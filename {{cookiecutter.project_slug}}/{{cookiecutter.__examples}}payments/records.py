@@ -2,7 +2,7 @@
 
 import uuid
 
-from django.core.validators import MinValueValidator
+from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -30,7 +30,7 @@ class Order(models.Model):
     customer = models.CharField(max_length=100)
     method = models.CharField("payment method", max_length=100)
     amount = models.PositiveBigIntegerField(validators=[MinValueValidator(1)])
-    currency = models.CharField(max_length=3)
+    currency = models.CharField(max_length=3, validators=[RegexValidator(r"\A[A-Z]{3}\Z")])
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -16,7 +16,7 @@ BATCHES = 100
 
 def retention() -> timedelta:
     """How long a settled payment is kept: longer than a customer may dispute it."""
-    return timedelta(days=env.int("PAYMENT_RETENTION_DAYS", default=400))
+    return timedelta(days=min(env.int("PAYMENT_RETENTION_DAYS", default=400), 100_000))
 
 
 def purge() -> int:

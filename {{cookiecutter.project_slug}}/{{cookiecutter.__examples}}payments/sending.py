@@ -4,11 +4,12 @@ import logging
 import time
 
 from celery.exceptions import SoftTimeLimitExceeded
+from django.db import DatabaseError, connection
 
 from payments import halt
-from payments.limits import pause
+from payments.limits import RECORD_AGAIN_AFTER_S, pause
 from payments.models import OPEN, Payment, State
-from payments.providers import Accepted, Misconfigured, NotSent, Outcome, Rejected, Unknown, provider
+from payments.providers import Accepted, Misconfigured, NotSent, Outcome, Rejected, Unknown, asked, provider
 
 logger = logging.getLogger(__name__)
 
@@ -19,20 +20,19 @@ def claim_and_send(payment: Payment) -> str | None:
     if not payment.claim():
         return None
     attempt = payment.attempt
-    try:
-        outcome: Outcome = Unknown(
-            "the order is not what it was when it was placed; nothing sent", alarm=True
-        )
-        if time.monotonic() - begun > adapter.timeout_s:
-            outcome = NotSent("stopped for too long between the claim and the send")
-        elif payment.request.digest == payment.digest:
-            outcome = adapter.send(payment.request)
-    except Exception as error:  # the soft time limit, too: it may have gone out
-        outcome = Unknown(f"{type(error).__name__}: {error}")
-    try:
-        return record(payment, attempt, outcome)
-    except SoftTimeLimitExceeded:  # raised once, and nothing that the provider said may be lost
-        return record(payment, attempt, outcome)
+    outcome: Outcome = Unknown("the order is not what it was when it was placed: nothing sent", alarm=True)
+    if time.monotonic() - begun > adapter.timeout_s:
+        outcome = NotSent("stopped for too long between the claim and the send")
+    elif payment.request.digest == payment.digest:
+        outcome = asked(adapter.send, payment.request)
+    for wait_s in RECORD_AGAIN_AFTER_S:  # nothing that the provider said may be lost
+        try:
+            return record(payment, attempt, outcome)
+        except (SoftTimeLimitExceeded, DatabaseError) as error:  # the former is raised once
+            logger.error("%s, attempt %s: %s could not be recorded: %s", payment, attempt, outcome, error)
+            connection.close()
+            time.sleep(wait_s)
+    return record(payment, attempt, outcome)
 
 
 def record(payment: Payment, attempt: int, outcome: Outcome, who: str = "worker") -> str:

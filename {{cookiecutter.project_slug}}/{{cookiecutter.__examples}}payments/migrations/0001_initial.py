@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
                 ('customer', models.CharField(max_length=100)),
                 ('method', models.CharField(max_length=100, verbose_name='payment method')),
                 ('amount', models.PositiveBigIntegerField(validators=[django.core.validators.MinValueValidator(1)])),
-                ('currency', models.CharField(max_length=3)),
+                ('currency', models.CharField(max_length=3, validators=[django.core.validators.RegexValidator('\\A[A-Z]{3}\\Z')])),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
             ],
             options={

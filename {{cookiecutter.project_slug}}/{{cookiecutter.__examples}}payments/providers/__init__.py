@@ -1,6 +1,7 @@
 """What a payment provider is to this service: one request, five outcomes, and a way to read a payment back."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -26,12 +27,24 @@ class Request:
         return hashlib.sha256("\0".join(fields).encode()).hexdigest()
 
 
+def storable(text: str, most: int) -> str:
+    """Return a text of at most so many characters, without what PostgreSQL refuses: NUL, and half a surrogate pair."""
+    return text[:most].encode("utf-8", "replace").decode().replace("\0", "?")
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a request, as far as the provider's answer proves it. `reason` is for people."""
+    """What became of a request, as far as the provider's answer proves it. `reason` is for people.
+
+    Both texts come from outside, and are made such that every database can store them.
+    """
 
     reason: str
     reference: str = ""
+
+    def __post_init__(self):
+        object.__setattr__(self, "reason", storable(self.reason, 2000))
+        object.__setattr__(self, "reference", storable(self.reference, 255))
 
 
 class Accepted(Outcome):
@@ -90,6 +103,14 @@ class Provider(Protocol):
 
         `since` is the time (a datetime) before which it was not sent.
         """
+
+
+def asked(question: Callable[..., Outcome], *arguments) -> Outcome:
+    """Return what an adapter answers. What it raises proves nothing: the soft time limit, or a quite strange answer."""
+    try:
+        return question(*arguments)
+    except Exception as error:
+        return Unknown(f"{type(error).__name__}: {error}")
 
 
 def provider() -> Provider:

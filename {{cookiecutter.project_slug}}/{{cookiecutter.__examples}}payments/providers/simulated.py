@@ -17,6 +17,9 @@ from payments.providers import (
 )
 from service.settings.env import env
 
+LONGEST_ANSWER = 65_536
+"""Bytes of an answer that are read: more is no answer of a provider."""
+
 
 class Simulated:
     """Speaks to `payments.providers.simulator`, wherever that runs."""
@@ -32,8 +35,11 @@ class Simulated:
 
     @classmethod
     def from_environment(cls) -> "Simulated":
-        """Read where it is and how long it may take."""
+        """Read where it is and how long it may take; raises ValueError for a URL that is none."""
         url = env.str("PAYMENT_SIMULATOR_URL", default="http://127.0.0.1:8899")
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname or not parts.port:
+            raise ValueError(f"PAYMENT_SIMULATOR_URL is {url!r}: write http://host:port.")
         return cls(url, env.float("PAYMENT_TIMEOUT_S", default=10.0))
 
     def send(self, request: Request) -> Outcome:
@@ -61,17 +67,21 @@ class Simulated:
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
-            return self.outcome(response.status, json.loads(response.read()))
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            answer = json.loads(response.read(LONGEST_ANSWER))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             return Unknown(f"{type(error).__name__}: {error}")
         finally:
             connection.close()
+        if not isinstance(answer, dict):
+            return Unknown(f"{response.status} with JSON that is no object")
+        return self.outcome(response.status, answer)
 
     def outcome(self, status: int, answer: dict) -> Outcome:
         """Say what an answer proves."""
         reason = f"{status} {answer.get('error', 'ok')}"
-        if status == 200 and answer.get("status") == "charged":
-            return Accepted(reason, str(answer["reference"]))
+        reference = answer.get("reference")
+        if status == 200 and answer.get("status") == "charged" and reference and isinstance(reference, str):
+            return Accepted(reason, reference)
         if status in (200, 402) and answer.get("status") == "declined":
             return Rejected(reason, first_hand=bool(answer.get("replayed")))
         if status in (401, 403):

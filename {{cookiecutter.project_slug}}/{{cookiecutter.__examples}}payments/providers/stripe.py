@@ -7,6 +7,7 @@ import functools
 from datetime import datetime, timedelta
 from itertools import islice
 
+import requests
 import stripe
 from requests.exceptions import ConnectTimeout
 from urllib3.exceptions import NewConnectionError
@@ -46,9 +47,11 @@ class Stripe:
 
     def __init__(self, api_key: str, timeout_s: float, base: str = ""):
         self.timeout_s = timeout_s
+        session = requests.Session()
+        session.max_redirects = 0  # the first address may have executed it, whatever becomes of the second
         self.client = stripe.StripeClient(
             api_key,
-            http_client=stripe.RequestsClient(timeout=timeout_s),
+            http_client=stripe.RequestsClient(timeout=timeout_s, session=session),
             max_network_retries=0,  # the row decides what is sent again, and only where that is safe
             base_addresses={"api": base} if base else None,
         )

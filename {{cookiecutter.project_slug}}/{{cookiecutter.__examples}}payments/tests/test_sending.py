@@ -1,14 +1,17 @@
 """One claim, one send, and an honest record of whatever the provider answers."""
 
+from datetime import UTC
 from types import SimpleNamespace
 
 import pytest
-from django.db import DatabaseError, IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
+from django.db.models.functions import Now
 
 from payments import sending
 from payments.models import Payment, State
 from payments.providers import Accepted, NotSent, Rejected, Unknown
 from payments.providers import provider as adapter
+from payments.providers.simulated import Simulated
 from payments.records import Evidence, Halt, Order
 from payments.tasks import send_payment
 from redelivery.testing.processes import free_port
@@ -206,6 +209,75 @@ class TestEvidence:
         with pytest.raises(DatabaseError):
             payment.move(State.SENT, None, "200", "ch_1")  # evidence needs somebody who saw it
         assert Payment.objects.get().state == State.SENDING
+
+
+class TestNothingIsLost:
+    """What the provider said is recorded, whatever becomes of the database meanwhile."""
+
+    def test_database_that_goes_away_during_the_send(self, provider, payment, monkeypatch, caplog):
+        monkeypatch.setattr(sending, "RECORD_AGAIN_AFTER_S", (0, 0, 0))
+        whole = Simulated.send
+
+        def send(adapter, request):
+            outcome = whole(adapter, request)
+            away(monkeypatch)
+            return outcome
+
+        monkeypatch.setattr(Simulated, "send", send)
+        assert sending.claim_and_send(payment) == State.SENT
+        row = Payment.objects.get()
+        assert row.reference == provider.charges()[0]["reference"] and row.evidence_set.count() == 1
+        assert "could not be recorded" in caplog.text and row.reference in caplog.text
+
+    def test_database_that_stays_away_leaves_the_answer_in_the_log(
+        self, provider, payment, monkeypatch, caplog
+    ):
+        monkeypatch.setattr(sending, "RECORD_AGAIN_AFTER_S", (0, 0))
+        monkeypatch.setattr(Payment, "move", gone)
+        with pytest.raises(OperationalError):
+            sending.claim_and_send(payment)
+        assert provider.charges()[0]["reference"] in caplog.text
+        assert Payment.objects.get().due_at  # reconciliation will ask
+
+    def test_text_that_a_database_refuses(self, payment):
+        assert payment.claim()
+        strange = f"bad \0 worse \ud800 {'x' * 1_000_000}"
+        assert sending.record(payment, 1, Accepted(strange, strange)) == State.SENT
+        [evidence] = payment.evidence_set.all()
+        assert evidence.seen.startswith("Accepted: bad ? worse ? xxx") and len(evidence.seen) < 2100
+        assert len(Payment.objects.get().reference) == 255
+
+
+def gone(*_):
+    raise OperationalError("server closed the connection unexpectedly")
+
+
+def away(monkeypatch) -> None:
+    """End this process's connection as a server that restarts does; SQLite has none, so it is said in its place."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor, pytest.raises(DatabaseError):
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return
+    move, times = Payment.move, iter([True, True])
+    monkeypatch.setattr(Payment, "move", lambda *a, **k: gone() if next(times, False) else move(*a, **k))
+
+
+def test_nothing_goes_by_the_hosts_clock(provider, payment, deliver, monkeypatch):
+    """A worker whose clock is a year ahead or behind claims, sends and reconciles as any other."""
+    from datetime import datetime, timedelta
+
+    from payments import reconciliation
+
+    for days in (-365, 365):
+        monkeypatch.setattr(
+            "django.utils.timezone.now", lambda days=days: datetime.now(UTC) + timedelta(days=days)
+        )
+        assert payment.claim()
+        assert not reconciliation.in_doubt().exists()
+        row = Payment.objects.annotate(now=Now()).get()
+        assert abs(row.claimed_at - row.now) < timedelta(minutes=1)
+        assert timedelta(0) < row.due_at - row.now < timedelta(minutes=10)
+        assert payment.move(State.PENDING, "worker", "NotSent: 429", due=timedelta(0))
 
 
 def test_digest_covers_all_that_is_sent(provider, payment):

@@ -96,7 +96,7 @@ class TestBesideMakeRun:
         assert development.command(tmp_path) is None
 
     def test_elsewhere(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("PAYMENT_SIMULATOR_URL", "http://192.0.2.1:8899")
+        monkeypatch.setenv("PAYMENT_SIMULATOR_URL", "http://example.com:8899")
         assert development.command(tmp_path) is None
 
     def test_another_provider(self, tmp_path, monkeypatch):

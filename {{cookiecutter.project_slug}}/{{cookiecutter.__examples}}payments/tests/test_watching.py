@@ -1,11 +1,16 @@
 """What is open is counted, watched, published again, and never purged."""
 
 import json
+import subprocess
+import sys
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 import redis
+from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.models.functions import Now
@@ -58,6 +63,26 @@ class TestOrdering:
     def test_refuses(self, client, waiting, wrong):
         assert client.post("/orders/", ORDER | wrong).status_code == 200
         assert not Order.objects.exists() and not waiting("payments")
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"amount": Decimal("12.50")},
+            {"amount": 12.5},
+            {"amount": True},
+            {"amount": "1250"},
+            {"amount": 0},
+            {"currency": "EURO"},
+            {"currency": "eur"},
+            {"currency": "E€R"},
+            {"customer": ""},
+        ],
+    )
+    def test_orders_of_other_code_are_refused_too(self, wrong):
+        """Django alone would cut 12.50 to 12 cents."""
+        with pytest.raises(ValidationError):
+            place_order(Order(**ORDER | wrong))
+        assert not Order.objects.exists()
 
     def test_nothing_before_the_commit_and_nothing_after_a_rollback(self, waiting):
         from django.db import transaction
@@ -134,6 +159,21 @@ class TestCommand:
         with pytest.raises(CommandError, match="no route to host") as error:
             call_command("payments")
         assert error.value.returncode == 2
+
+    def test_wrong_settings_are_no_reason_to_be_silent(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PAYMENT_PROVIDER", "bank")
+        monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/db.sqlite3")
+        for command, status in (
+            (["migrate", "--skip-checks"], 0),
+            (["payments", "--json"], 0),
+            (["check"], 1),
+        ):
+            done = subprocess.run(
+                [sys.executable, "manage.py", *command], capture_output=True, text=True, cwd=settings.BASE_DIR
+            )
+            assert done.returncode == status, done.stderr
+            if "--json" in command:
+                assert json.loads(done.stdout)["open"]["uncertain"]["count"] == 0
 
     def test_threshold_that_is_no_number(self, payment, monkeypatch):
         monkeypatch.setenv("PAYMENT_MAX_PENDING_S", "soon")
