@@ -39,7 +39,7 @@ class Simulated:
         url = env.str("PAYMENT_SIMULATOR_URL", default="http://127.0.0.1:8899")
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or not parts.port:
-            raise ValueError(f"PAYMENT_SIMULATOR_URL is {url!r}: write http://host:port.")
+            raise ValueError(f"PAYMENT_SIMULATOR_URL is {url!r}: write http:// with a host and a port.")
         return cls(url, env.float("PAYMENT_TIMEOUT_S", default=10.0))
 
     def send(self, request: Request) -> Outcome:
