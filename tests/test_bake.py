@@ -298,7 +298,7 @@ class TestEveryFile:
         ):
             last = (service / name).read_text().splitlines()[-1]
             assert last == OWN_BELOW, name
-        assert (service / "service" / "own.py").read_text().count(f"    {OWN_BELOW}\n") == 4
+        assert (service / "service" / "own.py").read_text().count(f"    {OWN_BELOW}\n") == 5
 
     def test_version_is_the_newest_of_the_changelog(self):
         """`_version` in cookiecutter.json has an entry in CHANGELOG.md, and it is the first one."""
