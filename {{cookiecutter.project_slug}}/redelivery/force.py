@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from celery import Celery
@@ -14,9 +14,10 @@ from celery.app.annotations import prepare as prepare_annotations
 from celery.app.annotations import resolve_all as resolve_annotations
 from celery.app.routes import Router
 from celery.app.routes import prepare as prepare_routes
+from django.core.management import ManagementUtility
 from kombu import Exchange, Queue
 
-from redelivery import log, policy, publish, retry, settle, worker
+from redelivery import log, policy, publish, retry, settle, versions, worker
 from redelivery.policy import Policy, PolicyError, TaskPolicy
 
 #: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for
@@ -27,15 +28,10 @@ EXIT_UNUSABLE = 3
 VISIBILITY_TRANSPORTS = ("redis", "rediss", "redis+socket", "sentinel", "valkey", "valkeys")
 
 #: Settings that the policy decides, with the task attribute that Celery fills from each.
-TASK_SETTINGS = {
-    "acks_late": "task_acks_late",
-    "reject_on_worker_lost": "task_reject_on_worker_lost",
-    "time_limit": "task_time_limit",
-    "soft_time_limit": "task_soft_time_limit",
-    "retry_on_worker_lost": "task_retry_on_worker_lost",
-    "acks_on_failure": "task_acks_on_failure",
-    "acks_on_timeout": "task_acks_on_timeout",
-}
+TASK_SETTINGS = {name: f"task_{name}" for name in versions.TASK_ATTRIBUTES}
+
+
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class _Undeclared(int):
@@ -60,6 +56,8 @@ class InForce:
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: Why the policy is not in force although it can be read; empty when it is.
     failure: str = ""
+    #: The project's own default queue.
+    default_queue: str = ""
 
 
 _in_force: InForce | None = None
@@ -125,17 +123,22 @@ def _apply(state: InForce) -> None:
 
 
 def _reports_checks() -> bool:
-    """Whether this is a ``manage.py`` command, which reports mistakes as system checks; no server does."""
-    program = Path(sys.argv[0] if sys.argv else "")
-    managed = program.name in ("manage.py", "django-admin") or program.parts[-2:] == ("django", "__main__.py")
-    return managed and "runserver" not in sys.argv[1:2]
+    """Whether this is a command of Django's, which reports mistakes as system checks; no server does.
+
+    Whatever the program is called: a project may have its own name for ``manage.py``, or an entry point.
+    """
+    frame = sys._getframe()
+    while frame is not None and frame.f_code is not ManagementUtility.execute.__code__:
+        frame = frame.f_back
+    return frame is not None and not "".join(sys.argv[1:2]).startswith("runserver")
 
 
 def _remember(state: InForce) -> None:
     conf = state.app.conf
-    derived = (*TASK_SETTINGS.values(), "task_acks_on_failure_or_timeout", "worker_prefetch_multiplier")
-    state.by_hand = {name: conf[name] for name in derived if conf.value_set_for(name)}
+    derived = {*TASK_SETTINGS.values(), "task_acks_on_failure_or_timeout", "worker_prefetch_multiplier"}
+    state.by_hand = {name: conf[name] for name in derived if versions.is_set(conf, name)}
     state.by_hand["broker_transport_options"] = dict(conf.broker_transport_options or {})
+    state.default_queue = conf.task_default_queue
     state.annotations = list(prepare_annotations(conf.task_annotations))
     state.routes = list(prepare_routes(conf.task_routes))
 
@@ -143,9 +146,9 @@ def _remember(state: InForce) -> None:
 def _set_tasks(state: InForce) -> None:
     conf = state.app.conf
     if "task_acks_late" not in state.by_hand:
-        conf.task_acks_late = UNDECLARED
-    conf.task_annotations = [PolicyAnnotations(state)]
-    conf.task_routes = [PolicyRoutes(state)]
+        versions.put(conf, task_acks_late=UNDECLARED)
+    versions.put(conf, task_annotations=[PolicyAnnotations(state)])
+    versions.put(conf, task_routes=[PolicyRoutes(state)])
 
 
 def _set_queues(state: InForce) -> None:
@@ -161,30 +164,31 @@ def _set_queues(state: InForce) -> None:
     for name in state.policy.queues:
         if name not in names:
             queues.append(Queue(name, Exchange(name), routing_key=name))
-    conf.task_queues = queues
-    if not conf.value_set_for("task_default_queue"):
-        conf.task_default_queue = state.policy.default_queue
+    versions.put(conf, task_queues=queues)
+    if not versions.is_set(conf, "task_default_queue"):
+        versions.put(conf, task_default_queue=state.policy.default_queue)
 
 
 def _set_delivery(state: InForce) -> None:
     conf, current = state.app.conf, state.policy
-    conf.worker_prefetch_multiplier = current.prefetch_multiplier
+    versions.put(conf, worker_prefetch_multiplier=current.prefetch_multiplier)
     # A connection that drops gives its messages back at once: without this the second run starts beside the
     # first one (measured). Celery 6 makes it the default.
-    if not conf.value_set_for("worker_cancel_long_running_tasks_on_connection_loss"):
-        conf.worker_cancel_long_running_tasks_on_connection_loss = True
+    if not versions.is_set(conf, "worker_cancel_long_running_tasks_on_connection_loss"):
+        versions.put(conf, worker_cancel_long_running_tasks_on_connection_loss=True)
     if broker_scheme(state.app) in VISIBILITY_TRANSPORTS:
-        conf.broker_transport_options = {
+        options = {
             **(conf.broker_transport_options or {}),
             "visibility_timeout": current.visibility_timeout_s,
             # kombu looks for expired messages every interval x throttle seconds: 100 by default (measured).
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
         }
+        versions.put(conf, broker_transport_options=options)
         # A worker then takes only what it can run now, so nothing waits in one that is busy or drains. The price,
         # for tasks of no length: 0.90 of bare Celery's throughput (`make bench`).
-        if not conf.value_set_for("worker_disable_prefetch"):
-            conf.worker_disable_prefetch = True
+        if not versions.is_set(conf, "worker_disable_prefetch"):
+            versions.put(conf, worker_disable_prefetch=True)
 
 
 def broker_scheme(app: Celery) -> str:
@@ -192,6 +196,21 @@ def broker_scheme(app: Celery) -> str:
     url = app.conf.broker_url or ""
     first = url[0] if isinstance(url, (list, tuple)) else url.split(";")[0]
     return first.partition("://")[0]
+
+
+def setting(app: Celery, key: str) -> str:
+    """The name under which a project writes Celery's setting ``key``, such as ``CELERY_TASK_ROUTES``."""
+    if app.namespace:
+        return f"{app.namespace}_{key}".upper()
+    return versions.OLD_NAMES.get(key, key) if reads_django_settings(app) else key
+
+
+def reads_django_settings(app: Celery) -> bool:
+    """Whether the app is configured by Django's settings, and not by a module of its own."""
+    source = app._config_source
+    if isinstance(source, str):
+        return source in ("django.conf:settings", "django.conf.settings")
+    return not isinstance(source, ModuleType)
 
 
 class PolicyAnnotations:
@@ -212,12 +231,13 @@ class PolicyAnnotations:
         if entry is None:
             return own
         self.state.declared[task.name] = self._declared(task)
-        around = {"@apply_async": publish.around(entry, self.state.policy)}
+        around = {"apply_async": publish.around(entry, self.state.policy)}
         if entry.ack == "late":
-            around["@retry"] = retry.around
-        for method in around.keys() & own.keys():
-            around[method] = _both(around[method], own[method])
-        return {**own, **entry.annotation(), **around}
+            around["retry"] = retry.around
+        methods = {
+            name: _laid_around(task, name, wrap, own.pop(f"@{name}", None)) for name, wrap in around.items()
+        }
+        return {**own, **entry.annotation(), **methods}
 
     def annotate_any(self) -> None:
         """Nothing: what the project says with ``*`` is part of ``annotate``."""
@@ -242,11 +262,11 @@ class PolicyAnnotations:
     def _is_default(conf: Any, name: str, value: Any) -> bool:
         if name == "acks_late":
             return (
-                conf.value_set_for("task_acks_late")
+                versions.is_set(conf, "task_acks_late")
                 and not isinstance(conf.task_acks_late, _Undeclared)
                 and value == conf.task_acks_late
             )
-        fallback = conf[TASK_SETTINGS[name]]
+        fallback = conf.get(TASK_SETTINGS[name])
         if fallback is None and name.startswith("acks_on"):
             fallback = conf.task_acks_on_failure_or_timeout
         return value == fallback
@@ -268,5 +288,14 @@ class PolicyRoutes:
         return {**route, "queue": entry.queue}
 
 
-def _both(outer: Any, inner: Any) -> Any:
-    return lambda method: outer(inner(method))
+def _laid_around(task: type, name: str, wrap: Wrapper, own: Wrapper | None) -> Callable[..., Any]:
+    """A method of a task class in the policy's wrapper, with the project's own annotation inside.
+
+    Celery's ``@`` annotations are not used for it: they take off whatever decorator the project's base class has put
+    on the method (measured).
+    """
+    method = getattr(task, name)
+    method = getattr(method, "redelivery_inner", method)  # of a class derived from another task's
+    wrapped = wrap(own(method) if own else method)
+    wrapped.redelivery_inner = method
+    return wrapped

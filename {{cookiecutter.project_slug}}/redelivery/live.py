@@ -10,10 +10,10 @@ from typing import Any
 from celery import Celery
 
 from redelivery.policy import EXEMPT_PREFIX, Policy
+from redelivery.versions import TASK_ATTRIBUTES
 
 #: Attributes to ask for; ``registered`` answers with text and leaves out what is None (measured).
-ATTRIBUTES = ("acks_late", "reject_on_worker_lost", "time_limit", "soft_time_limit", "retry_on_worker_lost",
-              "acks_on_failure", "acks_on_timeout")  # fmt: skip
+ATTRIBUTES = TASK_ATTRIBUTES
 CONNECT_S = 3
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from redelivery import versions
+
 #: Which way of acknowledging each guard needs.
 ACK_OF_GUARD = {
     "none": "late",
@@ -37,6 +39,8 @@ PREFETCH_MULTIPLIER = 1
 POOL_JOIN_S = 30
 #: Celery's own tasks need no entry.
 EXEMPT_PREFIX = "celery."
+#: How the reason of an entry begins that ``ack_policy --init`` wrote, and that nobody has thought about yet.
+OPEN_DECISION = "taken over from the decorator: decide"
 
 
 class PolicyError(Exception):
@@ -75,6 +79,14 @@ class TaskPolicy:
     crash_retries: int | None = None
     line: int = field(default=0, compare=False)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the entry only repeats what the code said, and waits for somebody to decide.
+
+        Until then what the code or a call says otherwise is a warning, not an error.
+        """
+        return self.reason.lower().startswith(OPEN_DECISION)
+
     def annotation(self) -> dict[str, Any]:
         """What Celery's ``task_annotations`` sets on the task; it beats decorators (measured).
 
@@ -84,7 +96,7 @@ class TaskPolicy:
         task that hits its hard limit for ever (measured).
         """
         late = self.ack == "late"
-        return {
+        wanted = {
             "acks_late": late,
             "reject_on_worker_lost": late,
             "time_limit": self.time_limit_s,
@@ -93,6 +105,7 @@ class TaskPolicy:
             "acks_on_failure": True,
             "acks_on_timeout": True,
         }
+        return versions.readable(wanted)
 
 
 @dataclass(frozen=True)
@@ -119,6 +132,11 @@ class Policy:
     def longest_limit_s(self) -> int:
         """The longest hard time limit of any task; 0 while there is none."""
         return max((task.time_limit_s for task in self.tasks.values()), default=0)
+
+    @property
+    def open_decisions(self) -> tuple[TaskPolicy, ...]:
+        """The entries that nobody has decided yet."""
+        return tuple(task for task in self.tasks.values() if task.is_open)
 
     @property
     def prefetch_multiplier(self) -> int:

@@ -119,10 +119,10 @@ class _Reader:
                 ("queues",), "no queue is declared: add a table such as [queues.main] with a concurrency."
             )
         for name in queues:
-            if not re.fullmatch(r"[a-z0-9_]+", name):
+            if not re.fullmatch(r"[^\s,\x00-\x1f\x7f]+", name):
                 self.fail(
                     ("queues", name),
-                    f"the queue name {name!r} may only have a-z, 0-9 and _, since unit names are made of it.",
+                    f"the queue name {name!r} must have no blank and no comma: `celery worker -Q` could not name it.",
                 )
         return tuple(queues)
 
@@ -166,7 +166,7 @@ class _Reader:
         if table and all(isinstance(value, dict) for value in table.values()):
             inner = ".".join((name, *self._deeper(table)))
             self.fail(path, f'the dots of a task name need quotes: write [tasks."{inner}"].')
-        if not re.fullmatch(r"\S+", name):
+        if not name.strip() or not name.isprintable():
             self.fail(path, f"{name!r} is not a task name: use the registered name, such as app.tasks.send.")
         if name.startswith(EXEMPT_PREFIX):
             self.fail(path, f"{name} is one of Celery's own tasks, which are exempt: remove the entry.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -27,26 +28,39 @@ def around(entry: TaskPolicy, policy: Policy) -> Callable[[Callable[..., Any]], 
     never refused, because Celery would drop the message: it is brought within the policy and logged. Messages
     carry no time limits of their own afterwards, so that the limits of the release that runs them hold, not
     of the one that sent them.
+
+    While the entry is an open decision, a call that contradicts it is sent as it is, and logged.
     """
 
     def wrap(apply_async: Callable[..., Any]) -> Callable[..., Any]:
+        limits = NO_LIMITS if _takes_options(apply_async) else {}
+
         @functools.wraps(apply_async)
-        def checked(self: Any, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any) -> Any:
+        def checked(self: Any, *args: Any, **options: Any) -> Any:
             problems = dict(_problems(self, entry, policy, options))
-            if problems and not options.get("retries"):
+            if problems and not entry.is_open and not options.get("retries"):
                 raise PolicyViolation(
                     f"{entry.name}: {next(iter(problems.values()))} ({policy.where(entry)})"
                 )
             for text in problems.values():
-                logger.error("%s: retried within the policy: %s (%s)", entry.name, text, policy.where(entry))
-            _bring_within(problems, options, policy)
+                done = (
+                    "published all the same while its entry is open"
+                    if entry.is_open
+                    else "retried within the policy"
+                )
+                logger.error("%s: %s: %s (%s)", entry.name, done, text, policy.where(entry))
+            if entry.is_open:
+                options = {**limits, **options}
+            else:
+                _bring_within(problems, options, policy)
+                options.update(limits)
             if _in_transaction() and not options.get("retries"):
                 logger.warning(
                     "%s is published inside a transaction: it may run before the commit, and runs after a rollback "
                     "too. Publish it with delay_on_commit.",
                     entry.name,
                 )
-            return apply_async(self, args, kwargs, *positional, **{**options, **NO_LIMITS})
+            return apply_async(self, *args, **options)
 
         return checked
 
@@ -54,6 +68,12 @@ def around(entry: TaskPolicy, policy: Policy) -> Callable[[Callable[..., Any]], 
 
 
 NO_LIMITS = {"time_limit": None, "soft_time_limit": None}
+
+
+def _takes_options(apply_async: Callable[..., Any]) -> bool:
+    """Whether a project's own ``apply_async`` takes whatever option Celery's takes."""
+    parameters = inspect.signature(apply_async).parameters.values()
+    return any(one.kind is one.VAR_KEYWORD for one in parameters)
 
 
 def _in_transaction() -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 from celery import Celery, concurrency, signals
 from celery.concurrency.prefork import TaskPool
 
+from redelivery import versions
+
 logger = logging.getLogger("redelivery")
 
 
@@ -75,7 +77,8 @@ def _set_concurrency(
     queues = state.policy.queues
     chosen = (options or {}).get("queues") or list(queues)
     chosen = chosen.split(",") if isinstance(chosen, str) else chosen
-    conf.worker_concurrency = sum(queues[name].concurrency for name in chosen if name in queues) or None
+    processes = sum(queues[name].concurrency for name in chosen if name in queues)
+    versions.put(conf, worker_concurrency=processes or None)
 
 
 def _drop_own_limits(request: Any = None, **_: Any) -> None:
@@ -84,7 +87,7 @@ def _drop_own_limits(request: Any = None, **_: Any) -> None:
 
     state = force.in_force()
     entry = state.policy.tasks.get(request.type) if state and state.policy else None
-    if entry is None:
+    if entry is None or entry.is_open:
         return
     hard, soft = request.time_limits or (None, None)
     if hard is None and soft is None:

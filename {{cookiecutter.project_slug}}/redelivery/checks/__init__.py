@@ -10,7 +10,7 @@ from typing import Any
 from django.core.checks import CheckMessage, Error, register
 
 from redelivery import force, policy
-from redelivery.checks import configuration, deployment, stores, tasks
+from redelivery.checks import configuration, decisions, deployment, stores, tasks
 
 TAG = "redelivery"
 #: Each takes (what is in force) and returns messages.
@@ -22,10 +22,12 @@ CHECKS = (
     tasks.waits,
     tasks.schedule,
     tasks.crash_retries,
+    decisions.open_decisions,
     configuration.decided_by_policy,
     configuration.unknown_settings,
     configuration.pool,
     configuration.content,
+    configuration.release,
     stores.shared_databases,
     stores.marker_cache,
 )
@@ -91,7 +93,11 @@ def _problem() -> CheckMessage | None:
     if state.failure:
         return Error(
             f"{current.where()}: {state.failure}.",
-            hint="Correct CELERY_TASK_ROUTES, CELERY_TASK_QUEUES or CELERY_TASK_ANNOTATIONS.",
+            hint="Correct "
+            + ", ".join(
+                force.setting(state.app, f"task_{key}") for key in ("routes", "queues", "annotations")
+            )
+            + ".",
             id="redelivery.E002",
         )
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from celery import concurrency
@@ -12,9 +12,13 @@ from celery.app.defaults import _TO_NEW_KEY as NEW_NAMES
 from celery.app.defaults import SETTING_KEYS
 from celery.concurrency.prefork import TaskPool
 from django.conf import settings
-from django.core.checks import CheckMessage, Error
+from django.core.checks import CheckMessage, Error, Info
 
-from redelivery.force import TASK_SETTINGS, InForce
+from redelivery import versions
+from redelivery.checks.decisions import contradiction
+from redelivery.checks.tasks import matters
+from redelivery.force import TASK_SETTINGS, InForce, reads_django_settings, setting
+from redelivery.policy import TaskPolicy
 
 #: Read by Celery's Django fix-up, though it is not in Celery's list of settings.
 EXTRA_SETTINGS = {"CELERY_DB_REUSE_MAX"}
@@ -24,18 +28,15 @@ JSON = {"json", "application/json"}
 def decided_by_policy(state: InForce) -> Iterator[CheckMessage]:
     """Settings given by hand that say something else than the policy."""
     policy = state.policy
-    for attribute, setting in TASK_SETTINGS.items():
-        if setting not in state.by_hand:
-            continue
-        given = state.by_hand[setting]
-        for entry in policy.tasks.values():
-            wanted = entry.annotation()[attribute]
-            if given is not None and given != wanted:
-                yield _contradiction(
-                    state, setting, given, f"entry {entry.name} in {policy.where(entry)} means {wanted!r}"
-                )
-                break
-    if state.by_hand.get("task_acks_on_failure_or_timeout", True) is not True:
+    for attribute, key in TASK_SETTINGS.items():
+        given = state.by_hand.get(key)
+        wrong = [] if given is None else _contradicted(state, attribute, given)
+        if wrong:
+            decided = next((entry for entry in wrong if not entry.is_open), wrong[0])
+            wanted = decided.annotation()[attribute]
+            says = f"entry {decided.name} in {policy.where(decided)} means {wanted!r}"
+            yield _contradiction(state, key, given, says, wrong)
+    if versions.SPLITS_TIMEOUTS and state.by_hand.get("task_acks_on_failure_or_timeout", True) is not True:
         yield _contradiction(
             state,
             "task_acks_on_failure_or_timeout",
@@ -61,8 +62,31 @@ def decided_by_policy(state: InForce) -> Iterator[CheckMessage]:
         )
 
 
+def release(state: InForce) -> Iterator[CheckMessage]:
+    """A note of what the installed Celery cannot do."""
+    for name, text in versions.missing().items():
+        yield Info(
+            f"Celery {versions.release()} has no {name}: {text}.",
+            hint="Celery 5.7 has it.",
+            id="redelivery.I001",
+        )
+
+
+def _contradicted(state: InForce, attribute: str, given: Any) -> list[TaskPolicy]:
+    """The entries that mean something else than a setting, for tasks that say nothing themselves."""
+    return [
+        entry
+        for entry in state.policy.tasks.values()
+        if given != entry.annotation()[attribute]
+        and matters(entry, attribute)
+        and not (entry.is_open and attribute in state.declared.get(entry.name, {}))
+    ]
+
+
 def unknown_settings(state: InForce) -> Iterator[CheckMessage]:
     """Django settings that look like Celery's, but that Celery does not read, or only under an old name."""
+    if not reads_django_settings(state.app):
+        return
     namespace = state.app.namespace
     for name in sorted(dir(settings)):
         if not name.startswith("CELERY") or name in EXTRA_SETTINGS or _is_read(name, namespace):
@@ -70,7 +94,7 @@ def unknown_settings(state: InForce) -> Iterator[CheckMessage]:
         if namespace and name in NEW_NAMES:
             yield Error(
                 f"{name} is an old name, which Celery reads only until version 6.",
-                hint=f"Rename it to {_setting(state, NEW_NAMES[name])}.",
+                hint=f"Rename it to {setting(state.app, NEW_NAMES[name])}.",
                 id="redelivery.E010",
             )
             continue
@@ -90,7 +114,7 @@ def pool(state: InForce) -> Iterator[CheckMessage]:
     if not _is_prefork(name):
         yield Error(
             f"worker_pool is {name!r}: time limits and drains are enforced by the prefork pool only.",
-            hint=f"Remove {_setting(state, 'worker_pool')}.",
+            hint=f"Remove {setting(state.app, 'worker_pool')}.",
             id="redelivery.E011",
         )
     if os.environ.get("REMAP_SIGTERM"):
@@ -105,13 +129,13 @@ def pool(state: InForce) -> Iterator[CheckMessage]:
 def content(state: InForce) -> Iterator[CheckMessage]:
     """Anything but JSON: pickle runs code that a message brings."""
     conf = state.app.conf
-    for setting in ("accept_content", "result_accept_content"):
-        others = sorted(set(conf[setting] or ()) - JSON)
+    for key in ("accept_content", "result_accept_content"):
+        others = sorted(set(conf[key] or ()) - JSON)
         if others:
-            yield _not_json(_setting(state, setting), f"accepts {', '.join(map(repr, others))}")
-    for setting in ("task_serializer", "result_serializer"):
-        if conf[setting] not in JSON:
-            yield _not_json(_setting(state, setting), f"is {conf[setting]!r}")
+            yield _not_json(setting(state.app, key), f"accepts {', '.join(map(repr, others))}")
+    for key in ("task_serializer", "result_serializer"):
+        if conf[key] not in JSON:
+            yield _not_json(setting(state.app, key), f"is {conf[key]!r}")
     for name, declared in state.declared.items():
         serializer = declared.get("serializer")
         if serializer and serializer not in JSON and serializer != conf.task_serializer:
@@ -119,22 +143,21 @@ def content(state: InForce) -> Iterator[CheckMessage]:
             yield _not_json(f"Task {name} ({state.policy.where(entry)})", f"has serializer={serializer!r}")
 
 
-def _contradiction(state: InForce, setting: str, given: Any, policy_says: str) -> CheckMessage:
-    name = _setting(state, setting)
-    return Error(
+def _contradiction(
+    state: InForce, key: str, given: Any, policy_says: str, entries: Iterable[TaskPolicy] | None = None
+) -> CheckMessage:
+    """Without ``entries`` the number was computed from all of them, and is not final while one is open."""
+    name = setting(state.app, key)
+    return contradiction(
+        entries or state.policy.open_decisions or state.policy.tasks.values(),
         f"{name} is {given if isinstance(given, str) else repr(given)}, but {policy_says}.",
-        hint=f"Remove it from {name}: the policy sets it.",
-        id="redelivery.E009",
+        f"Remove it from {name}: the policy sets it.",
+        9,
     )
 
 
 def _not_json(what: str, does: str) -> CheckMessage:
     return Error(f"{what} {does}; only JSON is allowed.", hint="Use json.", id="redelivery.E013")
-
-
-def _setting(state: InForce, key: str) -> str:
-    """The name under which a project writes a setting."""
-    return f"{state.app.namespace}_{key}".upper() if state.app.namespace else key
 
 
 def _is_prefork(name: Any) -> bool:

@@ -11,7 +11,7 @@ from django.core.cache import InvalidCacheBackendError, caches
 from django.core.cache.backends.dummy import DummyCache
 from django.core.cache.backends.filebased import FileBasedCache
 from django.core.cache.backends.locmem import LocMemCache
-from django.core.checks import CheckMessage, Error
+from django.core.checks import CheckMessage, Error, Warning
 
 from redelivery.force import InForce
 from redelivery.marker import cache_alias
@@ -33,6 +33,14 @@ def shared_databases(state: InForce) -> Iterator[CheckMessage]:
         if one.startswith("cache") and other.startswith("cache"):
             continue
         for place in sorted(ones & others, key=str):
+            if not other.startswith("cache"):
+                yield Warning(
+                    f"The broker and the results share one Redis database ({place}): results that nobody fetches take "
+                    "the memory that queues need, and neither can be emptied alone.",
+                    hint="Give the results a database of their own.",
+                    id="redelivery.W014",
+                )
+                continue
             yield Error(
                 f"{one[0].upper()}{one[1:]} and {other} share one Redis database ({place}): clearing a "
                 "cache empties its whole database.",

@@ -9,6 +9,8 @@ from typing import Any
 from celery import Celery
 from django.core.checks import CheckMessage, Error, Warning
 
+from redelivery import force
+from redelivery.checks.decisions import contradiction
 from redelivery.force import InForce
 from redelivery.policy import EXEMPT_PREFIX, TaskPolicy
 
@@ -22,6 +24,18 @@ def load(app: Celery) -> None:
 def registered(app: Celery) -> dict[str, Any]:
     """The project's tasks by name; Celery's own are exempt."""
     return {name: task for name, task in app.tasks.items() if not name.startswith(EXEMPT_PREFIX)}
+
+
+#: What a call, or an entry of a schedule, may not say besides the policy.
+DECIDED_OPTIONS = {"time_limit", "soft_time_limit", "queue", "countdown", "eta"}
+#: What matters to a task that acknowledges early.
+READ_FOR_EARLY = {"acks_late", "time_limit", "soft_time_limit", "queue", "retry_on_worker_lost"}
+
+
+def matters(entry: TaskPolicy, attribute: str) -> bool:
+    """Whether to speak of this attribute: not of one that Celery reads for late acknowledgement only, while the entry
+    is an open decision for early."""
+    return not (entry.is_open and entry.ack == "early" and attribute not in READ_FOR_EARLY)
 
 
 def entries(state: InForce) -> Iterator[CheckMessage]:
@@ -48,12 +62,13 @@ def declarations(state: InForce) -> Iterator[CheckMessage]:
     for entry in state.policy.tasks.values():
         wanted = {**entry.annotation(), "queue": entry.queue}
         for attribute, value in state.declared.get(entry.name, {}).items():
-            if attribute in wanted and value != wanted[attribute]:
-                yield Error(
+            if attribute in wanted and value != wanted[attribute] and matters(entry, attribute):
+                yield contradiction(
+                    [entry],
                     f"Task {entry.name} declares {attribute}={value!r}, but its entry in "
                     f"{state.policy.where(entry)} means {attribute}={wanted[attribute]!r}.",
-                    hint=f"Remove {attribute} from the task's decorator or class, or change the entry.",
-                    id="redelivery.E005",
+                    f"Remove {attribute} from the task's decorator or class, or change the entry.",
+                    5,
                 )
 
 
@@ -79,21 +94,26 @@ def overlaps(state: InForce) -> Iterator[CheckMessage]:
     """The project's own routes and annotations that speak of the same things as the policy."""
     for entry in state.policy.tasks.values():
         route = _own_route(state, entry)
+        if entry.is_open and "queue" in state.declared.get(entry.name, {}):
+            route = None  # the task's own queue wins over its route
         if route is not None and route != entry.queue:
-            yield Error(
+            yield contradiction(
+                [entry],
                 f"task_routes sends {entry.name} to queue {route!r}, but its entry in "
                 f"{state.policy.where(entry)} says {entry.queue!r}.",
-                hint="Remove the task from CELERY_TASK_ROUTES: the policy routes it.",
-                id="redelivery.E007",
+                f"Remove the task from {force.setting(state.app, 'task_routes')}: the policy routes it.",
+                7,
             )
         wanted = entry.annotation()
         for attribute, value in _own_annotations(state, entry).items():
-            if attribute in wanted and value != wanted[attribute]:
-                yield Error(
+            if attribute in wanted and value != wanted[attribute] and matters(entry, attribute):
+                yield contradiction(
+                    [entry],
                     f"task_annotations sets {attribute}={value!r} for {entry.name}, but its entry in "
                     f"{state.policy.where(entry)} means {attribute}={wanted[attribute]!r}.",
-                    hint=f"Remove {attribute} from CELERY_TASK_ANNOTATIONS for this task (or from '*').",
-                    id="redelivery.E008",
+                    f"Remove {attribute} for this task (or for '*') from "
+                    f"{force.setting(state.app, 'task_annotations')}.",
+                    8,
                 )
 
 
@@ -104,32 +124,35 @@ def waits(state: InForce) -> Iterator[CheckMessage]:
         entry = state.policy.tasks.get(name)
         if entry is None:
             continue
-        wait_s, why = _longest_retry(task)
+        wait_s, why = longest_retry(task)
         if wait_s > longest_s:
-            yield Error(
+            yield contradiction(
+                [entry],
                 f"Task {name} ({state.policy.where(entry)}) may wait {wait_s:g} s for a retry ({why}), "
                 f"longer than longest_countdown_s = {longest_s}.",
-                hint=f"Lower {why.split()[0]} in the task, or raise longest_countdown_s under [publish].",
-                id="redelivery.E018",
+                f"Lower {why.split()[0]} in the task, or raise longest_countdown_s under [publish].",
+                18,
             )
 
 
 def schedule(state: InForce) -> Iterator[CheckMessage]:
     """Beat entries for tasks that nobody knows, or with options that the policy decides."""
+    setting = force.setting(state.app, "beat_schedule")
     for name, item in (state.app.conf.beat_schedule or {}).items():
         task, options = item.get("task"), item.get("options") or {}
         if task not in state.app.tasks:
             yield Error(
                 f"beat_schedule entry {name!r} sends {task!r}, which is not registered.",
-                hint="Correct the name in CELERY_BEAT_SCHEDULE."
-                + _near(task, registered(state.app), "Is {} meant?"),
+                hint=f"Correct the name in {setting}." + _near(task, registered(state.app), "Is {} meant?"),
                 id="redelivery.E019",
             )
-        for option in sorted({"time_limit", "soft_time_limit", "queue", "countdown", "eta"} & options.keys()):
-            yield Error(
+        entry = state.policy.tasks.get(task)
+        for option in sorted(DECIDED_OPTIONS & options.keys()) if entry else ():
+            yield contradiction(
+                [entry],
                 f"beat_schedule entry {name!r} sets {option} for {task}, which the policy decides.",
-                hint=f"Remove {option} from its options in CELERY_BEAT_SCHEDULE.",
-                id="redelivery.E019",
+                f"Remove {option} from its options in {setting}.",
+                19,
             )
 
 
@@ -167,7 +190,7 @@ def _own_annotations(state: InForce, entry: TaskPolicy) -> dict[str, Any]:
     return found
 
 
-def _longest_retry(task: Any) -> tuple[float, str]:
+def longest_retry(task: Any) -> tuple[float, str]:
     """The longest wait in seconds that a task's own attributes ask for, and which attribute asks."""
     backoff = getattr(task, "retry_backoff", False)
     if not (getattr(task, "autoretry_for", None) and backoff):

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, astuple, replace
-from pathlib import Path
 
 from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, Reject
-from django.conf import settings
 from django.db import connections
 
 from redelivery import policy
+from redelivery.source import project_root
 from redelivery.testing.case import Case
 from redelivery.testing.children import Child, Report, Runner
 from redelivery.testing.crashmap import CrashMap, CrashMapError, Kill
@@ -366,14 +365,3 @@ class Killer:
 def points_of(child: Child) -> list[Point]:
     """Return the points that a child has reported."""
     return [Point(*report["point"]) for report in child.reports if "point" in report]
-
-
-def project_root() -> Path:
-    """Return the folder whose code is killed; raises CrashMapError where the settings do not name one."""
-    root = getattr(settings, "BASE_DIR", None)
-    if not root:
-        raise CrashMapError(
-            "the settings have no BASE_DIR: let it be the folder that holds the project's code, which is what a crash "
-            "map kills in."
-        )
-    return Path(root)

@@ -6,19 +6,18 @@ Lines are too coarse: `if send(): put_marker()` hides its gap from every kill be
 import gc
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
 
+from redelivery.source import is_installed
 from redelivery.testing.threads import Turns
 
 # Of the redelivery app itself only the marker takes part in a task; the rest configures, watches or tests it.
 _REDELIVERY = f"{Path(__file__).resolve().parents[1]}/"
 _MARKER = f"{_REDELIVERY}marker.py"
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 # Python 3.12 and newer: with sys.settrace a function's first run has no opcode events there (measured on 3.13.0).
 _monitoring = getattr(sys, "monitoring", None)
@@ -169,8 +168,7 @@ class Tracer:
         """Tell whether a source file is project code, and remember its path below the root."""
         if name not in self.relative:
             real = os.path.realpath(name) if os.path.isabs(name) else ""  # else `<string>`, `<frozen ...>`
-            library = real.startswith(_LIBRARIES) or "/site-packages/" in real or "/dist-packages/" in real
             own = real.startswith(_REDELIVERY) and real != _MARKER
-            inside = real.startswith(self.root) and not library and not own
+            inside = real.startswith(self.root) and not is_installed(real) and not own
             self.relative[name] = real.removeprefix(self.root) if inside else None
         return self.relative[name] is not None

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import redis
-from celery import current_app
 from django.conf import settings
 from django.core import mail
 from django.core.cache import caches
@@ -25,12 +24,20 @@ from django.core.management.color import no_style
 from django.db import DatabaseError, connections
 from django.test.utils import override_settings
 
+from redelivery import force, versions
 from redelivery.testing.janitor import janitor
 from redelivery.testing.processes import free_port
 from redelivery.testing.servers import RedisServer, SmtpSink, redis_server
 
 ENVIRONMENT = "REDELIVERY_SANDBOX"
 NUMBERS_A_CALL = 1000
+# Celery reads these before its own settings.
+BROKER_VARIABLES = (
+    "CELERY_BROKER_URL",
+    "CELERY_BROKER_READ_URL",
+    "CELERY_BROKER_WRITE_URL",
+    "CELERY_RESULT_BACKEND",
+)
 BROKER_DB, RESULT_DB, FIRST_CACHE_DB = 0, 1, 2
 
 
@@ -75,20 +82,30 @@ class Addresses:
             EMAIL_USE_TLS=False,
             EMAIL_USE_SSL=False,
         ).enable()
-        conf = current_app.conf
-        conf.broker_use_ssl = conf.redis_backend_use_ssl = None
-        conf.broker_url = conf.broker_read_url = conf.broker_write_url = self.redis_url(BROKER_DB)
-        if conf.result_backend:
-            conf.result_backend = self.redis_url(RESULT_DB)
+        broker = dict.fromkeys(
+            ("broker_url", "broker_read_url", "broker_write_url"), self.redis_url(BROKER_DB)
+        )
+        conf = project_app().conf
+        results = {"result_backend": self.redis_url(RESULT_DB)} if conf.result_backend else {}
+        for name in BROKER_VARIABLES:
+            os.environ.pop(name, None)
+        # Settings for development and tests like to have tasks eager.
+        secure = {"broker_use_ssl": None, "redis_backend_use_ssl": None, "task_always_eager": False}
+        versions.put(conf, **broker, **results, **secure)
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a process that is to call `enter`."""
         return {**os.environ, ENVIRONMENT: json.dumps(asdict(self))}
 
 
+def project_app():
+    """Return the project's Celery app: the one that the policy is in force on, which need not be the current one."""
+    return force.in_force().app
+
+
 def celery_app():
     """Return the project's Celery app with all its task modules imported."""
-    app = current_app._get_current_object()
+    app = project_app()
     app.loader.import_default_modules()
     app.finalize()
     return app

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import django
 from celery.signals import task_postrun, task_prerun, worker_init
-from django.conf import settings
 
+from redelivery import versions
+from redelivery.source import project_root
 from redelivery.testing.points import Tracer
 from redelivery.testing.sandbox import ENVIRONMENT, celery_app, enter
 
@@ -41,7 +42,7 @@ class Holder:
             return
         order.unlink()
 
-        self.tracer = Tracer(Path(settings.BASE_DIR))
+        self.tracer = Tracer(project_root())
         self.tracer.learn()
         self.tracer.start(lambda point: self.hold(task_id), only=index)
 
@@ -63,12 +64,13 @@ def shorten(app, time_limit: float, visibility: float) -> None:
     for name, task in app.tasks.items():
         if not name.startswith("celery."):
             task.time_limit, task.soft_time_limit = time_limit, None
-    app.conf.broker_transport_options = {
+    options = {
         **app.conf.broker_transport_options,
         "visibility_timeout": visibility,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
     }
+    versions.put(app.conf, broker_transport_options=options)
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ def test_setup_was_not_called(policy_app, monkeypatch):
 
 def test_policy_that_could_not_be_put_in_force(policy_app, monkeypatch):
     """Celery would log an exception here, and go on without the policy."""
-    monkeypatch.setattr("sys.argv", ["manage.py", "check"])
+    monkeypatch.setattr(force, "_reports_checks", lambda: True)
     policy_app(CELERY_TASK_ROUTES=[("shop.*", {"queue": "main"})]).conf.finalize()
     error = only(checks.run())
     assert error.id == "redelivery.E002"
@@ -377,9 +377,10 @@ def test_shared_database(policy_app, settings, broker, cache, result, who):
         settings_for_app["CELERY_RESULT_BACKEND"] = result
     policy_app(**settings_for_app)
     settings.CACHES = {"default": {**REDIS_CACHE, "LOCATION": cache}}
-    error = only(checks.run([stores.shared_databases]))
-    assert error.id == "redelivery.E014"
-    assert error.msg.startswith(who)
+    message = only(checks.run([stores.shared_databases]))
+    # Only a cache is emptied by FLUSHDB.
+    assert message.id == ("redelivery.E014" if "cache" in who else "redelivery.W014")
+    assert message.msg.startswith(who)
 
 
 def test_databases_of_their_own(policy_app, settings):

@@ -247,3 +247,40 @@ def test_limits_of_a_message_do_not_beat_the_policy(running):
     log = running.log.read_text()[before:]
     assert "came with time_limit=1" in log and "ack_policy.toml:12" in log
     assert "Hard time limit" not in log
+
+
+SANDBOX = """\
+import os
+import django
+
+django.setup()
+from redelivery.testing.sandbox import Addresses, project_app
+
+Addresses(7, 8, "/tmp", {"default": "x.sqlite3"}).apply()
+conf = project_app().conf
+print(conf.broker_url, conf.broker_read_url, conf.broker_write_url, conf.result_backend, conf.task_always_eager)
+"""
+
+
+def test_no_sandbox_leads_to_the_real_broker(tmp_path):
+    """Neither through variables that Celery reads before its settings, nor because tasks run eagerly."""
+    project = Project(tmp_path)
+    settings = tmp_path / "shop" / "settings.py"
+    settings.write_text(settings.read_text() + "CELERY_TASK_ALWAYS_EAGER = True\n")
+    names = (
+        "CELERY_BROKER_URL",
+        "CELERY_BROKER_READ_URL",
+        "CELERY_BROKER_WRITE_URL",
+        "CELERY_RESULT_BACKEND",
+    )
+    result = project.run("-c", SANDBOX, **dict.fromkeys(names, "redis://127.0.0.1:9/5"))
+    broker, results = "redis://127.0.0.1:7/0", "redis://127.0.0.1:7/1"
+    assert result.stdout.split() == [broker, broker, broker, results, "False"]
+
+
+def test_commands_under_another_name_report_a_broken_policy(tmp_path):
+    """A project may call its manage.py as it likes, or make it an entry point."""
+    project = Project(tmp_path, BROKEN)
+    (tmp_path / "manage.py").rename(tmp_path / "shopctl")
+    in_one_line(project.run("shopctl", "check"), 1)
+    in_one_line(project.run("shopctl", "runserver", "--noreload", "127.0.0.1:0"), 3)

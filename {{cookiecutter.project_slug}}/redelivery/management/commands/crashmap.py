@@ -5,10 +5,10 @@ import logging
 import sys
 from pathlib import Path
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from redelivery import policy
+from redelivery.source import project_root
 
 MOST_JOBS = 16
 
@@ -80,7 +80,7 @@ class Command(BaseCommand):
         """Print what was asked for."""
         from redelivery.testing import report
 
-        root = Path(settings.BASE_DIR)
+        root = project_root()
         maps = [one.crash_map for one in drawn if one.crash_map]
         if options["html"]:
             options["html"].write_text(report.as_html(maps, root), encoding="utf-8")

@@ -1,0 +1,3 @@
+from acme.queue.app import queue
+
+__all__ = ["queue"]
