@@ -186,6 +186,18 @@ MUTATIONS = [
         f"{SENDING}::TestLateAnswers::test_worker_that_was_overtaken_overwrites_nothing",
         "assert",
     ),
+    Mutation(
+        "an answer is lost with the connection to the database",
+        (("payments/sending.py", "(SoftTimeLimitExceeded, DatabaseError)", "SoftTimeLimitExceeded"),),
+        f"{SENDING}::TestNothingIsLost::test_database_that_goes_away_during_the_send",
+        "OperationalError",
+    ),
+    Mutation(
+        "redirects are followed",
+        (("payments/providers/stripe.py", "session.max_redirects = 0", "session.max_redirects = 30"),),
+        "payments/tests/test_strange_answers.py::test_proves_nothing[redirect-stripe]",
+        "NotSent",
+    ),
 ]
 
 

@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 
 from payments.models import Payment, State
 from payments.redelivery_case import pending
+from payments.statements import read_payment
 from redelivery.testing.sandbox import sandbox
 
 FILL = """
@@ -31,7 +32,7 @@ def milliseconds(function) -> float:
 
 def claim_once(pk: int) -> None:
     """Read and claim as the task does."""
-    assert Payment.to_send().get(pk=pk).claim()
+    assert read_payment(str(pk)).claim()
 
 
 def due():
@@ -59,11 +60,11 @@ def plans() -> str:
     payment = pending()
     recorder = Recorder()
     with connection.execute_wrapper(recorder):
-        Payment.objects.get(pk=payment.pk).claim()
+        claim_once(payment.pk)
         list(due())
     texts = []
     for sql, parameters in recorder.statements:
-        if sql.startswith("UPDATE") or "due_at" in sql.partition("WHERE")[2]:
+        if "UPDATE" in sql or "due_at" in sql.partition("WHERE")[2]:
             with connection.cursor() as cursor:
                 cursor.execute(f"EXPLAIN {sql}", parameters)
                 texts.append("\n".join(row[0] for row in cursor.fetchall()))
