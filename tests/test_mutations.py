@@ -146,7 +146,13 @@ MUTATIONS = [
     ),
     Mutation(
         "the provider's key is drawn for each attempt",
-        (("payments/records.py", "str(self.provider_key), str(order.pk)", "str(uuid.uuid4()), str(order.pk)"),),
+        (
+            (
+                "payments/records.py",
+                "str(self.provider_key), str(order.pk)",
+                "str(uuid.uuid4()), str(order.pk)",
+            ),
+        ),
         f"{SENDING}::TestOnce::test_same_key_in_every_attempt",
         "assert [",
     ),
