@@ -13,6 +13,7 @@ class RedeliveryConfig(AppConfig):
 
     name = "redelivery"
     verbose_name = "Redelivery"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from redelivery import checks, force  # noqa: F401  importing the checks registers them

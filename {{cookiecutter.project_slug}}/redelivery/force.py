@@ -14,10 +14,11 @@ from celery.app.annotations import prepare as prepare_annotations
 from celery.app.annotations import resolve_all as resolve_annotations
 from celery.app.routes import Router
 from celery.app.routes import prepare as prepare_routes
+from django.conf import settings
 from django.core.management import ManagementUtility
 from kombu import Exchange, Queue
 
-from redelivery import log, policy, publish, retry, settle, versions, worker
+from redelivery import log, policy, publish, recorder, retry, settle, versions, worker
 from redelivery.policy import Policy, PolicyError, TaskPolicy
 
 #: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for
@@ -26,6 +27,9 @@ EXIT_UNUSABLE = 3
 
 #: Brokers whose messages come back after a visibility timeout that is set on the client.
 VISIBILITY_TRANSPORTS = ("redis", "rediss", "redis+socket", "sentinel", "valkey", "valkeys")
+
+#: Those whose messages are taken with leases.
+LEASE_TRANSPORTS = ("redis", "rediss", "sentinel")
 
 #: Settings that the policy decides, with the task attribute that Celery fills from each.
 TASK_SETTINGS = {name: f"task_{name}" for name in versions.TASK_ATTRIBUTES}
@@ -54,6 +58,8 @@ class InForce:
     routes: list[Any] = field(default_factory=list)
     #: What each task said of itself before the policy was laid over it.
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Whether ``redelivery.broker`` carries the messages: then crashes are counted, and nothing is dropped.
+    transport: bool = False
     #: Why the policy is not in force although it can be read; empty when it is.
     failure: str = ""
     #: The project's own default queue.
@@ -72,7 +78,7 @@ def setup(app: Celery) -> None:
     _in_force = InForce(app)
     log.connect()
     worker.connect(app)
-    settle.connect()
+    recorder.connect()
     if app.configured:
         _apply(_in_force)
     else:
@@ -108,6 +114,7 @@ def _apply(state: InForce) -> None:
     """Put the policy in force, or refuse: Celery would only log an exception, and run without it."""
     try:
         state.policy = policy.current()
+        state.transport = transport_on(state.app)
         _remember(state)
         _set_tasks(state)
         _set_queues(state)
@@ -170,14 +177,24 @@ def _set_queues(state: InForce) -> None:
 
 
 def _set_delivery(state: InForce) -> None:
-    conf, current = state.app.conf, state.policy
+    conf, current, leased = state.app.conf, state.policy, state.transport
     versions.put(conf, worker_prefetch_multiplier=current.prefetch_multiplier)
-    # A connection that drops gives its messages back at once: without this the second run starts beside the
-    # first one (measured). Celery 6 makes it the default.
+    # Without leases a connection that drops gives its messages back at once, and unless this is set the second run
+    # starts beside the first one (measured; Celery 6 makes it the default). With them the message stays held.
     if not versions.is_set(conf, "worker_cancel_long_running_tasks_on_connection_loss"):
-        versions.put(conf, worker_cancel_long_running_tasks_on_connection_loss=True)
+        versions.put(conf, worker_cancel_long_running_tasks_on_connection_loss=not leased)
+    if leased:
+        from redelivery.broker.transports import Connection  # only now: it needs redis-py
+
+        state.app.amqp.Connection = Connection
+        if not versions.is_set(conf, "worker_consumer"):
+            versions.put(conf, worker_consumer="redelivery.consumer:Consumer")
+    else:
+        settle.connect()
     if broker_scheme(state.app) in VISIBILITY_TRANSPORTS:
         options = {
+            "lease_s": current.lease_s,
+            "stock_visibility_s": current.stock_visibility_s,
             **(conf.broker_transport_options or {}),
             "visibility_timeout": current.visibility_timeout_s,
             # kombu looks for expired messages every interval x throttle seconds: 100 by default (measured).
@@ -189,6 +206,15 @@ def _set_delivery(state: InForce) -> None:
         # for tasks of no length: 0.90 of bare Celery's throughput (`make bench`).
         if not versions.is_set(conf, "worker_disable_prefetch"):
             versions.put(conf, worker_disable_prefetch=True)
+
+
+def transport_on(app: Celery) -> bool:
+    """Whether messages are taken with leases: from Redis, unless ``REDELIVERY_TRANSPORT`` is off.
+
+    It stands on private methods of kombu, so with another series than the one that it was tested with it is off, too.
+    """
+    wanted = broker_scheme(app) in LEASE_TRANSPORTS and getattr(settings, "REDELIVERY_TRANSPORT", True)
+    return bool(wanted) and versions.kombu_is_tested()
 
 
 def broker_scheme(app: Celery) -> str:
@@ -224,7 +250,7 @@ class PolicyAnnotations:
 
     def annotate(self, task: type) -> dict[str, Any]:
         """The attributes to set on ``task``; called once for each task class, before any of them is set."""
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {"Request": "redelivery.request:Request"}
         for annotation in resolve_annotations(self.state.annotations, task):
             own.update(annotation)
         entry = self.state.policy.tasks.get(task.name)
@@ -237,7 +263,7 @@ class PolicyAnnotations:
         methods = {
             name: _laid_around(task, name, wrap, own.pop(f"@{name}", None)) for name, wrap in around.items()
         }
-        return {**own, **entry.annotation(), **methods}
+        return {**own, **entry.annotation(self.state.transport), **methods}
 
     def annotate_any(self) -> None:
         """Nothing: what the project says with ``*`` is part of ``annotate``."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Celery
 
+from redelivery import force
 from redelivery.policy import EXEMPT_PREFIX, Policy
 from redelivery.versions import TASK_ATTRIBUTES
 
@@ -71,7 +72,7 @@ def compare(app: Celery, policy: Policy, timeout_s: float, nodes: Iterable[str] 
         if node not in tasks
     ]
     for worker in sorted(tasks):
-        differences += _tasks(policy, worker, dict(map(parse, tasks[worker])))
+        differences += _tasks(app, policy, worker, dict(map(parse, tasks[worker])))
         differences += _settings(app, policy, worker, settings.get(worker))
     return Comparison(tuple(sorted(tasks)), tuple(differences))
 
@@ -105,7 +106,7 @@ def _ask(app: Celery, timeout_s: float, nodes: tuple[str, ...]) -> tuple[dict[st
     return tasks, settings or {}
 
 
-def _tasks(policy: Policy, worker: str, found: dict[str, dict[str, str]]) -> list[Difference]:
+def _tasks(app: Celery, policy: Policy, worker: str, found: dict[str, dict[str, str]]) -> list[Difference]:
     differences = []
     for name, entry in policy.tasks.items():
         if name not in found:
@@ -113,7 +114,7 @@ def _tasks(policy: Policy, worker: str, found: dict[str, dict[str, str]]) -> lis
                 Difference(worker, name, f"a task ({policy.where(entry)})", "none of this name")
             )
             continue
-        for attribute, value in entry.annotation().items():
+        for attribute, value in entry.annotation(force.transport_on(app)).items():
             given = found[name].get(attribute, "None")
             if not _same(given, value):
                 differences.append(Difference(worker, name, f"{attribute}={value}", f"{attribute}={given}"))

@@ -1,4 +1,4 @@
-"""One log line a task event: the task, its id, whether it was redelivered, and what its guard decided."""
+"""One log line a task event: the task, its id, which delivery it is, and what its guard decided."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any
 from celery import signals
 from celery.exceptions import TimeLimitExceeded
 
+from redelivery import kills
+
 logger = logging.getLogger("redelivery")
 
 
 class TaskContext(logging.Filter):
     """Give each record what a format may show of the running task.
 
-    ``task``, ``task_id``, ``redelivered`` (``yes`` or ``no``) and ``guard`` (what it decided) are ``-`` outside
-    of a task. ``context`` is all of them in one, such as ``app.send[id] redelivered=no guard=run: ``; it is
-    empty outside of a task, and for lines that name the task themselves: this module's, and Celery's own.
+    ``task``, ``task_id``, ``redelivered`` (``yes`` or ``no``), ``delivery`` (its number, from 1 on; ``?`` where the
+    broker does not count them) and ``guard`` (what it decided) are ``-`` outside of a task. ``context`` is all of
+    them in one, such as ``app.send[id] redelivered=no delivery=1 guard=run: ``; it is empty outside of a task, and
+    for lines that name the task themselves: this module's, and Celery's own.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -70,9 +73,9 @@ _last_timed_out = ""
 
 
 def _failed(sender: Any = None, task_id: str = "", exception: BaseException | None = None, **_: Any) -> None:
-    """Log a failure, a hard time limit once: Celery sends the signal for that twice (measured)."""
+    """Log a failure, a hard time limit once: Celery sends the signal for that twice if it acknowledges (measured)."""
     global _last_timed_out
-    if isinstance(exception, TimeLimitExceeded):
+    if isinstance(exception, TimeLimitExceeded) and sender.acks_on_timeout:
         if task_id == _last_timed_out:
             return
         _last_timed_out = task_id
@@ -94,7 +97,8 @@ def _write(level: int, request: Any, text: str, *args: Any) -> None:
 
 def _prefix(context: dict[str, str]) -> str:
     decision = "" if context["guard"] == "-" else f" guard={context['guard']}"
-    return f"{context['task']}[{context['task_id']}] redelivered={context['redelivered']}{decision}"
+    delivery = f"redelivered={context['redelivered']} delivery={context['delivery']}"
+    return f"{context['task']}[{context['task_id']}] {delivery}{decision}"
 
 
 def _current_request() -> Any:
@@ -103,15 +107,17 @@ def _current_request() -> Any:
     return current_task.request if current_task else None
 
 
-NO_TASK = {"task": "-", "task_id": "-", "redelivered": "-", "guard": "-"}
+NO_TASK = {"task": "-", "task_id": "-", "redelivered": "-", "delivery": "-", "guard": "-"}
 
 
 def _context(request: Any) -> dict[str, str]:
     if request is None or not request.id:
         return NO_TASK
+    redelivered = (request.delivery_info or {}).get("redelivered")
     return {
         "task": request.task or "-",
         "task_id": request.id,
-        "redelivered": "yes" if (request.delivery_info or {}).get("redelivered") else "no",
+        "redelivered": "yes" if redelivered else "no",
+        "delivery": str(kills.delivery(request.headers or {}, redelivered) or "?"),
         "guard": getattr(request, "redelivery_guard", "-"),
     }

@@ -37,6 +37,14 @@ GAPS_OF_GUARD = {
 PREFETCH_MULTIPLIER = 1
 #: Seconds of margin that billiard alone may need to join its pool (measured: 300 waits of 0.1 s).
 POOL_JOIN_S = 30
+#: Seconds after which a worker that no longer renews its leases counts as dead. It renews each third, and is looked for
+#: each second, so what it held starts elsewhere after 9 to 14 s.
+LEASE_S = 12
+#: Kombu's own visibility timeout: what a stock worker holds is not given back earlier.
+STOCK_VISIBILITY_S = 3600
+#: What ``crash_retries`` is where an entry does not say: enough for a run of bad luck (a deploy, a full memory), and
+#: few enough that a task that kills its process is out of the way within minutes.
+DEFAULT_CRASH_RETRIES = 3
 #: Celery's own tasks need no entry.
 EXEMPT_PREFIX = "celery."
 #: How the reason of an entry begins that ``ack_policy --init`` wrote, and that nobody has thought about yet.
@@ -76,6 +84,7 @@ class TaskPolicy:
     reason: str
     gaps: tuple[str, ...] = ()
     marker_days: int | None = None
+    #: How often a message comes back after a crash before it is parked; None where none comes back.
     crash_retries: int | None = None
     line: int = field(default=0, compare=False)
 
@@ -87,13 +96,14 @@ class TaskPolicy:
         """
         return self.reason.lower().startswith(OPEN_DECISION)
 
-    def annotation(self) -> dict[str, Any]:
+    def annotation(self, counted: bool) -> dict[str, Any]:
         """What Celery's ``task_annotations`` sets on the task; it beats decorators (measured).
 
         ``reject_on_worker_lost`` goes with late acknowledgement: without it the message of a killed pool
-        process is acknowledged, hence lost (measured). The last three are Celery's defaults, set because a
-        decorator that changes one of them would break the promise: ``acks_on_timeout=False`` alone re-runs a
-        task that hits its hard limit for ever (measured).
+        process is acknowledged, hence lost (measured). With ``acks_on_timeout=False`` a hard limit is a kill like
+        any other, and the message comes back; alone that would run a task over its limit for ever (measured), so
+        it needs a transport that counts crashes (``counted``). The other two are Celery's defaults, set because a
+        decorator that changes one of them would break the promise.
         """
         late = self.ack == "late"
         wanted = {
@@ -103,7 +113,7 @@ class TaskPolicy:
             "soft_time_limit": self.soft_time_limit_s,
             "retry_on_worker_lost": False,
             "acks_on_failure": True,
-            "acks_on_timeout": True,
+            "acks_on_timeout": not (late and counted),
         }
         return versions.readable(wanted)
 
@@ -154,6 +164,16 @@ class Policy:
         """
         waits = self.prefetch_multiplier + 1
         return self.longest_countdown_s + waits * self.longest_limit_s + self.margin_s
+
+    @property
+    def lease_s(self) -> int:
+        """Seconds for which a worker's lease on a message holds without being renewed."""
+        return LEASE_S
+
+    @property
+    def stock_visibility_s(self) -> int:
+        """Seconds after which a message without a lease, of a stock worker, is handed out again."""
+        return max(self.visibility_timeout_s, STOCK_VISIBILITY_S)
 
     @property
     def default_queue(self) -> str:

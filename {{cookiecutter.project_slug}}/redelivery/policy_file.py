@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from redelivery.policy import (
     ACK_OF_GUARD,
+    DEFAULT_CRASH_RETRIES,
     EXEMPT_PREFIX,
     GAP_KINDS,
     GAPS_OF_GUARD,
@@ -156,7 +157,7 @@ class _Reader:
             reason=self.reason((*path, "reason"), table["reason"]),
             gaps=self.gaps((*path, "gaps"), table.get("gaps", []), guard),
             marker_days=self.marker_days(path, table, guard),
-            crash_retries=self.optional_whole((*path, "crash_retries"), table, 0, 100),
+            crash_retries=self.crash_retries(path, table),
             line=self.line(path),
         )
 
@@ -213,6 +214,16 @@ class _Reader:
                 )
             return None
         return self.whole((*path, "marker_days"), table.get("marker_days", DEFAULT_MARKER_DAYS), 1, 3650)
+
+    def crash_retries(self, path: KeyPath, table: Mapping[str, Any]) -> int | None:
+        if table["ack"] == "late":
+            given = table.get("crash_retries", DEFAULT_CRASH_RETRIES)
+            return self.whole((*path, "crash_retries"), given, 0, 100)
+        if "crash_retries" in table:
+            self.fail(
+                (*path, "crash_retries"), 'crash_retries goes with ack = "late": no other message comes back.'
+            )
+        return None
 
     def reason(self, path: KeyPath, value: Any) -> str:
         text = self.text_value(path, value)

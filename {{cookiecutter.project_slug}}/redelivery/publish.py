@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import connections
 
+from redelivery import kills
 from redelivery.policy import Policy, TaskPolicy
 
 logger = logging.getLogger("redelivery")
@@ -54,6 +55,8 @@ def around(entry: TaskPolicy, policy: Policy) -> Callable[[Callable[..., Any]], 
             else:
                 _bring_within(problems, options, policy)
                 options.update(limits)
+            if options.get("headers"):
+                options["headers"] = kills.published_again(options["headers"])
             if _in_transaction() and not options.get("retries"):
                 logger.warning(
                     "%s is published inside a transaction: it may run before the commit, and runs after a rollback "

@@ -1,4 +1,4 @@
-"""In the worker: an acknowledgement that Redis does not take costs a second run, and not the worker.
+"""In the worker, without leases: an acknowledgement that Redis does not take costs a second run, and not the worker.
 
 kombu counts such a message as held for good. A worker of one process then takes no message any more, and says
 nothing: measured with a Redis that was paused, while a task ended, for longer than the socket timeout. A
@@ -19,7 +19,7 @@ logger = logging.getLogger("redelivery")
 
 
 def connect() -> None:
-    """Look after every message that a worker of this process receives; called by ``redelivery.setup``."""
+    """Look after every message that a worker of this process receives; where it has no leases."""
     signals.task_received.connect(_look_after, weak=False, dispatch_uid="redelivery.settle")
 
 

@@ -9,8 +9,11 @@ from typing import Any
 from redelivery.policy import Policy
 
 
-def as_dict(policy: Policy, exempt: Iterable[str] = ()) -> dict[str, Any]:
-    """Everything the policy says and what follows from it; times in seconds."""
+def as_dict(policy: Policy, exempt: Iterable[str] = (), counted: bool = False) -> dict[str, Any]:
+    """Everything the policy says and what follows from it; times in seconds.
+
+    ``counted`` says whether the transport counts crashes.
+    """
     return {
         "file": str(policy.path),
         "margin_s": policy.margin_s,
@@ -38,7 +41,7 @@ def as_dict(policy: Policy, exempt: Iterable[str] = ()) -> dict[str, Any]:
                 "crash_retries": task.crash_retries,
                 "reason": task.reason,
                 "gaps": list(task.gaps),
-                "annotation": task.annotation(),
+                "annotation": task.annotation(counted),
                 "line": task.line,
             }
             for task in policy.tasks.values()
@@ -53,9 +56,17 @@ def as_text(policy: Policy, exempt: Iterable[str] = (), width: int = 100) -> str
     parts = [
         f"{policy.where()}",
         table(
-            ("task", "queue", "ack", "guard", "soft", "hard"),
+            ("task", "queue", "ack", "guard", "soft", "hard", "crash retries"),
             [
-                (t.name, t.queue, t.ack, t.guard, f"{t.soft_time_limit_s} s", f"{t.time_limit_s} s")
+                (
+                    t.name,
+                    t.queue,
+                    t.ack,
+                    t.guard,
+                    f"{t.soft_time_limit_s} s",
+                    f"{t.time_limit_s} s",
+                    "-" if t.crash_retries is None else str(t.crash_retries),
+                )
                 for t in tasks
             ],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import celery
+import kombu
 from celery.app.defaults import _TO_OLD_KEY as OLD_NAMES
 from celery.app.defaults import SETTING_KEYS
 from celery.app.utils import Settings
@@ -23,6 +24,15 @@ NEWER = {
     "a hard limit acknowledges it, as without this app",
     "task_retry_on_worker_lost": "it does not read retry_on_worker_lost, so that is not looked for",
 }
+
+
+#: The series of kombu whose private methods ``redelivery.broker`` was written for and tested with.
+KOMBU = "5.7"
+
+
+def kombu_is_tested() -> bool:
+    """Whether the installed kombu is of the series that the transport with leases was tested with."""
+    return kombu.__version__.startswith(f"{KOMBU}.")
 
 
 def missing() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery, concurrency, signals
 from celery.concurrency.prefork import TaskPool
 
-from redelivery import versions
+from redelivery import broker, versions
 
 logger = logging.getLogger("redelivery")
 
@@ -18,6 +18,7 @@ def connect(app: Celery) -> None:
     """Watch the workers of this process; called by ``redelivery.setup``."""
     signals.celeryd_init.connect(_set_concurrency, weak=False, dispatch_uid="redelivery.worker.concurrency")
     signals.worker_init.connect(_refuse_or_start, weak=False, dispatch_uid="redelivery.worker.refuse")
+    signals.worker_shutting_down.connect(_drain, weak=False, dispatch_uid="redelivery.worker.drain")
     signals.task_received.connect(_drop_own_limits, weak=False, dispatch_uid="redelivery.worker.limits")
 
 
@@ -63,6 +64,14 @@ def _refuse_or_start(sender: Any = None, **_: Any) -> None:
         found = [str(error)]
     if found:
         force.refuse("the worker does not start: " + " | ".join(found))
+    if force.transport_on(state.app):
+        broker.begin(sender.hostname)
+
+
+def _drain(**_: Any) -> None:
+    """A stop has begun (Celery sends this from its signal handler)."""
+    if ours := broker.current():
+        ours.drain()
 
 
 def _set_concurrency(

@@ -67,11 +67,17 @@ def test_lines_of_a_task(shared_redis, tmp_path):
     deliver_again(shared_redis.port, app.conf.task_default_queue)
     with worker(tmp_path) as lines:
         wait_for(lines, "finished", 2)
-    for task_id, redelivered in ((first, "no"), (again, "yes")):
+    for task_id, redelivered, number in ((first, "no", 1), (again, "yes", "?")):
         assert [line for line in lines() if task_id in line[1]] == [
             ("celery.worker.strategy", f"Task celery.accumulate[{task_id}] received"),
-            ("redelivery", f"celery.accumulate[{task_id}] redelivered={redelivered} started"),
-            ("redelivery", f"celery.accumulate[{task_id}] redelivered={redelivered} finished"),
+            (
+                "redelivery",
+                f"celery.accumulate[{task_id}] redelivered={redelivered} delivery={number} started",
+            ),
+            (
+                "redelivery",
+                f"celery.accumulate[{task_id}] redelivered={redelivered} delivery={number} finished",
+            ),
         ]
 
 
@@ -81,7 +87,7 @@ def test_failure_has_its_line_and_the_traceback_of_celery(shared_redis, tmp_path
         wait_for(lines, "raised unexpected")
     failure = "IndexError('tuple index out of range')"
     assert [line for line in lines() if task_id in line[1]][2:] == [
-        ("redelivery", f"celery.accumulate[{task_id}] redelivered=no failed: {failure}"),
+        ("redelivery", f"celery.accumulate[{task_id}] redelivered=no delivery=1 failed: {failure}"),
         ("celery.app.trace", f"Task celery.accumulate[{task_id}] raised unexpected: {failure}"),
     ]
 
@@ -104,11 +110,11 @@ def test_decisions_of_the_guard(shared_redis, tmp_path, mail_server):
         wait_for(lines, "finished", 2)
     name = send_welcome_email.name
     assert [text for logger, text in lines() if logger == "redelivery"] == [
-        f"{name}[{first}] redelivered=no started",
-        f"{name}[{first}] redelivered=no guard=run finished",
-        f"{name}[{again}] redelivered=yes started",
-        f"{name}[{again}] redelivered=yes guard=skip already sent; skipping redelivery",
-        f"{name}[{again}] redelivered=yes guard=skip finished",
+        f"{name}[{first}] redelivered=no delivery=1 started",
+        f"{name}[{first}] redelivered=no delivery=1 guard=run finished",
+        f"{name}[{again}] redelivered=yes delivery=? started",
+        f"{name}[{again}] redelivered=yes delivery=? guard=skip already sent; skipping redelivery",
+        f"{name}[{again}] redelivered=yes delivery=? guard=skip finished",
     ]
 
 

@@ -45,12 +45,13 @@ class Sent:
 class Worker:
     """One worker: a main process and its pool, in a process group of its own."""
 
-    def __init__(self, lab: "Lab", name: str, queues: str, concurrency: int):
+    def __init__(self, lab: "Lab", name: str, queues: str, concurrency: int, clock_s: float):
         self.lab, self.name = lab, name
         self.log = lab.directory / f"{name}.log"
         self.ready_file = lab.directory / "ready" / f"{name}@lab"
         arguments = ["--queues", queues, "--concurrency", str(concurrency), "--hostname", f"{name}@lab"]
-        self.process = lab.start_app(self.log, "worker", "--loglevel", "INFO", *arguments)
+        arguments = ["worker", "--loglevel", "INFO", *arguments]
+        self.process = lab.start_app(self.log, *arguments, environment={lab_app.CLOCK: str(clock_s)})
 
     def is_ready(self) -> bool:
         """Tell whether it consumes; raises RuntimeError with its log when it has ended instead."""
@@ -116,7 +117,8 @@ class Lab:
 
     `durable` writes each command to disk before it is answered (appendonly, appendfsync always), so that what the
     sender was told survives a SIGKILL of Redis. `transport_options` are laid over the variant's own;
-    `time_limit_s` is the policy's for each of the tasks.
+    `time_limit_s` is the policy's for each of the tasks. `server` is another Redis than a plain one, `broker` another
+    URL than its own.
     """
 
     def __init__(
@@ -126,6 +128,8 @@ class Lab:
         durable: bool = False,
         transport_options: dict | None = None,
         time_limit_s: int = 60,
+        server: RedisServer | None = None,
+        broker: str = "",
     ):
         self.variant, self.directory = variant, directory
         (directory / "ready").mkdir(parents=True)
@@ -133,14 +137,14 @@ class Lab:
         if durable:
             self.data.mkdir()
         options = ("--appendfsync", "always") if durable else ()
-        self.server = RedisServer(processes.free_port(), self.data, options)
+        self.server = server or RedisServer(processes.free_port(), self.data, options)
         self.workers: list[Worker] = []
         self.stack = ExitStack()
         self._effects_read, self._effects = 0, []
         lab_app.write_policy(directory, time_limit_s)
         spec = {
             "variant": variant.name,
-            "broker": self.server.url(0),
+            "broker": broker or self.server.url(0),
             "directory": str(directory),
             "root": str(ROOT),
             "policy": variant.policy,
@@ -172,20 +176,23 @@ class Lab:
                 worker.kill()
         self.stack.close()
 
-    def start_app(self, log: Path, *arguments: str, **options) -> subprocess.Popen:
+    def start_app(
+        self, log: Path, *arguments: str, environment: dict[str, str] | None = None, **options
+    ) -> subprocess.Popen:
         """Start the lab's app in the variant's Python; what it says goes to a file."""
         command = [self.variant.python, str(Path(lab_app.__file__)), str(self.spec), *arguments]
+        environment = clean_environment() | (environment or {})
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
         with log.open("a") as output:
             if options["stdout"] == subprocess.DEVNULL:
                 options["stdout"] = output
-            return processes.start(
-                command, stderr=output, env=clean_environment(), cwd=self.directory, **options
-            )
+            return processes.start(command, stderr=output, env=environment, cwd=self.directory, **options)
 
-    def start_worker(self, queues: str = lab_app.QUEUES[0], concurrency: int = 2) -> Worker:
-        """Start a worker and return it at once."""
-        worker = Worker(self, f"w{len(self.workers) + 1}", queues, concurrency)
+    def start_worker(
+        self, queues: str = lab_app.QUEUES[0], concurrency: int = 2, clock_s: float = 0
+    ) -> Worker:
+        """Start a worker, whose clock may be ahead by so many seconds, and return it at once."""
+        worker = Worker(self, f"w{len(self.workers) + 1}", queues, concurrency, clock_s)
         self.workers.append(worker)
         return worker
 

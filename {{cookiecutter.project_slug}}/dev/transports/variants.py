@@ -61,6 +61,12 @@ VARIANTS = {
 def clean_environment() -> dict[str, str]:
     """Return the environment without what would lead another Python or Django astray."""
     astray = ("PYTHONPATH", "PYTHONHOME", "DJANGO_SETTINGS_MODULE", "REDELIVERY_TRANSPORT")
+    astray += (
+        "APP",
+        "BROKER_URL",
+        "RESULT_BACKEND",
+        "LOADER",
+    )  # which Celery's command line takes for its options
     return {name: value for name, value in os.environ.items() if name not in astray}
 
 

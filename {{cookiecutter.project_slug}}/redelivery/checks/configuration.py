@@ -33,7 +33,7 @@ def decided_by_policy(state: InForce) -> Iterator[CheckMessage]:
         wrong = [] if given is None else _contradicted(state, attribute, given)
         if wrong:
             decided = next((entry for entry in wrong if not entry.is_open), wrong[0])
-            wanted = decided.annotation()[attribute]
+            wanted = decided.annotation(state.transport)[attribute]
             says = f"entry {decided.name} in {policy.where(decided)} means {wanted!r}"
             yield _contradiction(state, key, given, says, wrong)
     if versions.SPLITS_TIMEOUTS and state.by_hand.get("task_acks_on_failure_or_timeout", True) is not True:
@@ -77,7 +77,7 @@ def _contradicted(state: InForce, attribute: str, given: Any) -> list[TaskPolicy
     return [
         entry
         for entry in state.policy.tasks.values()
-        if given != entry.annotation()[attribute]
+        if given != entry.annotation(state.transport)[attribute]
         and matters(entry, attribute)
         and not (entry.is_open and attribute in state.declared.get(entry.name, {}))
     ]

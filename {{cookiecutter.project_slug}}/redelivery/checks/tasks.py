@@ -60,7 +60,7 @@ def entries(state: InForce) -> Iterator[CheckMessage]:
 def declarations(state: InForce) -> Iterator[CheckMessage]:
     """Decorators and classes that say something else than the entry."""
     for entry in state.policy.tasks.values():
-        wanted = {**entry.annotation(), "queue": entry.queue}
+        wanted = {**entry.annotation(state.transport), "queue": entry.queue}
         for attribute, value in state.declared.get(entry.name, {}).items():
             if attribute in wanted and value != wanted[attribute] and matters(entry, attribute):
                 yield contradiction(
@@ -78,7 +78,7 @@ def effect(state: InForce) -> Iterator[CheckMessage]:
         entry = state.policy.tasks.get(name)
         if entry is None:
             continue
-        differing = [f"{key}={getattr(task, key, None)!r}" for key, value in entry.annotation().items()
+        differing = [f"{key}={getattr(task, key, None)!r}" for key, value in entry.annotation(state.transport).items()
                      if getattr(task, key, None) != value]  # fmt: skip
         if differing:
             yield Error(
@@ -104,7 +104,7 @@ def overlaps(state: InForce) -> Iterator[CheckMessage]:
                 f"Remove the task from {force.setting(state.app, 'task_routes')}: the policy routes it.",
                 7,
             )
-        wanted = entry.annotation()
+        wanted = entry.annotation(state.transport)
         for attribute, value in _own_annotations(state, entry).items():
             if attribute in wanted and value != wanted[attribute] and matters(entry, attribute):
                 yield contradiction(
@@ -157,15 +157,16 @@ def schedule(state: InForce) -> Iterator[CheckMessage]:
 
 
 def crash_retries(state: InForce) -> Iterator[CheckMessage]:
-    """What the file may say, but nothing obeys yet."""
-    for entry in state.policy.tasks.values():
-        if entry.crash_retries is not None:
-            yield Warning(
-                f"{state.policy.where(entry)}: crash_retries of {entry.name} has no effect: this version "
-                "does not count crashes.",
-                hint="A task that kills its process on every run comes back until its message is removed.",
-                id="redelivery.W001",
-            )
+    """What the policy says, and nothing obeys without the transport."""
+    counted = [entry for entry in state.policy.tasks.values() if entry.crash_retries is not None]
+    if counted and not state.transport:
+        yield Warning(
+            f"{state.policy.where()}: crash_retries has no effect, neither written nor by default, as for "
+            f"{counted[0].name}: crashes are counted on Redis with REDELIVERY_TRANSPORT on.",
+            hint="A task that kills its process on every run comes back until its message is removed; one over its "
+            "hard limit is acknowledged.",
+            id="redelivery.W001",
+        )
 
 
 def _own_route(state: InForce, entry: TaskPolicy) -> str | None:

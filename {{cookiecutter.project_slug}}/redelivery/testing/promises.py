@@ -61,7 +61,7 @@ RUNS = {
     "SIGTERM to main and children": {"early": 1, "late": 2},
     "SIGKILL of the pool child": {"early": 1, "late": 2},
     "SIGKILL of the group": {"early": 1, "late": 2},
-    "hard time limit": {"early": 1, "late": 1},
+    "hard time limit": {"early": 1, "late": 2},
 }
 
 # Effects after a second run, killed before and after the effect.

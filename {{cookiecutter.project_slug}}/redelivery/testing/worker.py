@@ -67,6 +67,7 @@ def shorten(app, time_limit: float, visibility: float) -> None:
     options = {
         **app.conf.broker_transport_options,
         "visibility_timeout": visibility,
+        "lease_s": min(visibility, app.conf.broker_transport_options.get("lease_s", visibility)),
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
     }

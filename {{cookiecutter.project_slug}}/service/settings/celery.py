@@ -7,6 +7,8 @@ from service.settings.env import BASE_DIR, env
 ACK_POLICY_FILE = BASE_DIR / "ack_policy.toml"
 
 CELERY_BROKER_URL = env.broker_url("BROKER_URL", default="redis://127.0.0.1:6379/0")
+# Off: Kombu's own Redis transport. Both can serve the same queues, also while it is switched over.
+REDELIVERY_TRANSPORT = env.bool("REDELIVERY_TRANSPORT", default=True)
 CELERY_BEAT_SCHEDULE = BEAT_SCHEDULE
 CELERY_TIMEZONE = TIME_ZONE
 CELERY_ACCEPT_CONTENT = ["json"]

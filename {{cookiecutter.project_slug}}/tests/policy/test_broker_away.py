@@ -70,6 +70,10 @@ class Shop:
         self.project.write("shop/settings.py", SETTINGS + TIMEOUTS)
         self.project.write("shop/tasks.py", TASKS.format(**task))
 
+    def set(self, line):
+        """Add a line to the settings."""
+        self.project.write("shop/settings.py", SETTINGS + TIMEOUTS + line)
+
     @contextmanager
     def worker(self):
         command = [sys.executable, *WORKER, "--concurrency", "1", "--loglevel", "INFO"]
@@ -139,17 +143,21 @@ def test_retry_that_cannot_be_published_gives_the_message_back(shop, call):
     with shop.worker():
         with shop.redis_away():
             shop.wait_for("its message is given back")
-        shop.wait_for("redelivered=yes finished")
+        shop.wait_for("redelivered=yes delivery=? finished")
 
 
-@pytest.mark.parametrize(
+SETTLED = pytest.mark.parametrize(
     ("way", "call", "what"),
     [("paused", NOT_AT_ALL, "ack"), ("full", BY_HAND, "reject")],
     ids=["acknowledged, paused", "given back, full"],
 )
+
+
+@SETTLED
 def test_worker_goes_on_when_a_message_cannot_be_settled(shop, way, call, what):
     """Its one process is free again, and the message is kept."""
     shop = shop(patience_s=0, **call)
+    shop.set("REDELIVERY_TRANSPORT = False")
     with shop.worker():
         with shop.redis_away(way):
             shop.wait_for(f"the broker did not take its {what}")
@@ -157,6 +165,19 @@ def test_worker_goes_on_when_a_message_cannot_be_settled(shop, way, call, what):
         shop.wait_for_file("counted")
         if what == "reject":
             assert Redis("127.0.0.1", port=shop.server.port).hlen("unacked") == 1
+
+
+@SETTLED
+def test_what_cannot_be_settled_is_settled_later(shop, way, call, what):
+    """With leases: nothing stays held, and a message that is given back runs again."""
+    shop = shop(patience_s=0, **call)
+    with shop.worker():
+        with shop.redis_away(way):
+            shop.wait_for("finished" if what == "ack" else "its message is given back")
+            shop.wait_for("Redis does not take")
+        shop.wait_for("redelivered=no finished" if what == "ack" else "redelivered=yes finished")
+        client = Redis("127.0.0.1", port=shop.server.port)
+        processes.wait_until(lambda: not client.exists("unacked"), 30, "everything to be settled")
 
 
 class Attempts:

@@ -89,7 +89,6 @@ class Foreign(Task):
         ({"soft_time_limit": 30}, "soft_time_limit=30"),
         ({"reject_on_worker_lost": False}, "reject_on_worker_lost=False"),
         ({"retry_on_worker_lost": True}, "retry_on_worker_lost=True"),
-        ({"acks_on_timeout": False}, "acks_on_timeout=False"),
         ({"acks_on_failure": False}, "acks_on_failure=False"),
         ({"queue": "other"}, "queue='other'"),
         ({"acks_late": False, "base": Foreign}, "acks_late=False"),
@@ -481,11 +480,17 @@ def test_schedule(policy_app, entry, says):
     assert (found == []) if says is None else (says in only(found).msg and found[0].id == "redelivery.E019")
 
 
-def test_crash_retries_are_not_counted_yet(policy_app):
-    policy_app(POLICY + "crash_retries = 3\n")
+def test_crash_retries_without_the_transport(policy_app, settings):
+    policy_app()
+    assert messages("crash_retries") == []
+    settings.REDELIVERY_TRANSPORT = False
+    policy_app()
     warning = only(messages("crash_retries"))
     assert (warning.id, warning.is_serious()) == ("redelivery.W001", False)
-    assert "ack_policy.toml:12" in warning.msg
+    assert "shop.tasks.mail" in warning.msg
+    policy_app(CELERY_BROKER_URL="amqp://broker.example")
+    settings.REDELIVERY_TRANSPORT = True
+    assert only(messages("crash_retries")).id == "redelivery.W001"
 
 
 def test_broker_and_cache_on_one_instance(policy_app, settings):

@@ -41,10 +41,24 @@ def test_order_of_the_times(tmp_path):
 
 def test_annotations(tmp_path):
     found = policy.load(write_policy(tmp_path))
-    late, early = (found.tasks[f"shop.tasks.{name}"].annotation() for name in ("mail", "count"))
+    late, early = (found.tasks[f"shop.tasks.{name}"].annotation(True) for name in ("mail", "count"))
     assert (late["acks_late"], late["reject_on_worker_lost"]) == (True, True)
     assert (early["acks_late"], early["reject_on_worker_lost"]) == (False, False)
     assert (late["time_limit"], late["soft_time_limit"]) == (60, 54)
+    assert (late["acks_on_timeout"], early["acks_on_timeout"]) == (False, True)
+
+
+def test_hard_limit_is_acknowledged_where_nothing_counts_it(tmp_path):
+    """Alone it would come back for ever (measured)."""
+    found = policy.load(write_policy(tmp_path))
+    assert found.tasks["shop.tasks.mail"].annotation(counted=False)["acks_on_timeout"]
+
+
+def test_crash_retries(tmp_path):
+    late, early = policy.load(write_policy(tmp_path)).tasks.values()
+    assert (late.crash_retries, early.crash_retries) == (policy.DEFAULT_CRASH_RETRIES, None)
+    text = POLICY.replace(MARKER, MARKER + "\ncrash_retries = 0")
+    assert policy.load(write_policy(tmp_path, text)).tasks["shop.tasks.mail"].crash_retries == 0
 
 
 def test_a_policy_without_tasks(tmp_path):
@@ -117,6 +131,7 @@ BAD = {
     "marker dies before the message": (
         change("time_limit_s = 60", "marker_days = 1\ntime_limit_s = 80000"), 8, "lives 1 days"),
     "crash_retries negative": (change(MARKER, MARKER + "\ncrash_retries = -1"), 8, "from 0 to 100"),
+    "crash_retries early": (POLICY + "crash_retries = 3\n", 19, 'goes with ack = "late"'),
     "crash_retries no number": (change(MARKER, MARKER + '\ncrash_retries = "3"'), 8, "a whole number"),
     "reason empty": (change(REASON, 'reason = ""'), 9, "is not a reason"),
     "reason todo": (change(REASON, 'reason = "TODO: write down the reason"'), 9, "is not a reason"),

@@ -99,8 +99,8 @@ def lines(policy_app, caplog):
 def test_success(lines):
     context = ("shop.tasks.mail", "id-1", "no")
     assert lines(nothing) == [
-        ("shop.tasks.mail[id-1] redelivered=no started", context),
-        ("shop.tasks.mail[id-1] redelivered=no finished", context),
+        ("shop.tasks.mail[id-1] redelivered=no delivery=1 started", context),
+        ("shop.tasks.mail[id-1] redelivered=no delivery=1 finished", context),
     ]
 
 
@@ -111,8 +111,8 @@ def test_redelivery_with_the_decision_of_the_guard(lines):
     found = lines(body, redelivered=True)
     assert [context for _, context in found] == [("shop.tasks.mail", "id-1", "yes")] * 3
     assert [text for text, _ in found[1:]] == [
-        "shop.tasks.mail[id-1] redelivered=yes guard=skip already sent; skipping redelivery",
-        "shop.tasks.mail[id-1] redelivered=yes guard=skip finished",
+        "shop.tasks.mail[id-1] redelivered=yes delivery=? guard=skip already sent; skipping redelivery",
+        "shop.tasks.mail[id-1] redelivered=yes delivery=? guard=skip finished",
     ]
 
 
@@ -125,7 +125,7 @@ def test_decision_of_a_marker(lines, settings, redis_url, decision):
             Marker("shop.tasks.mail", 7).set()
         Marker("shop.tasks.mail", 7).is_set()
 
-    assert lines(body)[-1][0] == f"shop.tasks.mail[id-1] redelivered=no guard={decision} finished"
+    assert lines(body)[-1][0] == f"shop.tasks.mail[id-1] redelivered=no delivery=1 guard={decision} finished"
 
 
 def test_guard_outside_of_a_task(caplog):
@@ -148,8 +148,8 @@ def test_context_for_a_format(lines, caplog):
 
     lines(body)
     found = {record.getMessage(): record.context for record in caplog.records}
-    assert found["hello"] == "shop.tasks.mail[id-1] redelivered=no: "
-    assert found["shop.tasks.mail[id-1] redelivered=no started"] == ""
+    assert found["hello"] == "shop.tasks.mail[id-1] redelivered=no delivery=1: "
+    assert found["shop.tasks.mail[id-1] redelivered=no delivery=1 started"] == ""
 
 
 def test_celerys_lines_name_the_task_themselves(lines, caplog):
@@ -167,17 +167,28 @@ def test_failure(lines):
         raise ValueError("no")
 
     found = lines(body)
-    assert "shop.tasks.mail[id-1] redelivered=no failed: ValueError('no')" in [text for text, _ in found]
+    assert "shop.tasks.mail[id-1] redelivered=no delivery=1 failed: ValueError('no')" in [
+        text for text, _ in found
+    ]
     assert not any("finished" in text for text, _ in found)
 
 
-def test_hard_time_limit_is_logged_once(policy_app, caplog):
+def test_hard_time_limit_is_logged_once(policy_app, settings, caplog):
+    settings.REDELIVERY_TRANSPORT = False
     task = policy_app().tasks["shop.tasks.mail"]
     for _ in range(2):
         log._failed(sender=task, task_id="id-9", exception=TimeLimitExceeded(60))
     assert [record.getMessage() for record in caplog.records] == [
-        "shop.tasks.mail[id-9] redelivered=- failed: TimeLimitExceeded(60)"
+        "shop.tasks.mail[id-9] redelivered=- delivery=- failed: TimeLimitExceeded(60)"
     ]
+
+
+def test_hard_time_limit_of_each_delivery_is_logged(policy_app, caplog):
+    """Where the message comes back, Celery sends the signal once (measured), and the task's id stays the same."""
+    task = policy_app().tasks["shop.tasks.mail"]
+    for _ in range(2):
+        log._failed(sender=task, task_id="id-8", exception=TimeLimitExceeded(60))
+    assert len(caplog.records) == 2
 
 
 def test_outside_of_a_task():

@@ -132,16 +132,23 @@ def test_worker_leaves_celerys_own_tasks_alone(sent):
     assert message.time_limits == (5, None)
 
 
-def test_queues_and_delivery(sent):
-    conf = sent.app.conf
+@pytest.mark.parametrize("leases", [True, False])
+def test_queues_and_delivery(policy_app, settings, leases):
+    settings.REDELIVERY_TRANSPORT = leases
+    conf = policy_app().conf
     assert [queue.name for queue in conf.task_queues] == ["main"]
     assert conf.task_default_queue == "main"
     assert conf.broker_transport_options == {
         "visibility_timeout": force.in_force().policy.visibility_timeout_s,
+        "lease_s": 12,
+        "stock_visibility_s": 3600,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
     }
-    assert conf.worker_cancel_long_running_tasks_on_connection_loss is True
+    assert conf.worker_cancel_long_running_tasks_on_connection_loss is not leases
+    with policy_app().connection() as connection:
+        assert (type(connection.transport).__module__ == "redelivery.broker") is leases
+        assert connection.as_uri() == "redis://:**@broker.example:6379/0"
 
 
 def test_brokers_without_visibility_get_no_such_option(policy_app):

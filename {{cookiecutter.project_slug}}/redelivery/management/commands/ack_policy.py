@@ -123,7 +123,7 @@ class Command(BaseCommand):
         tasks.load(state.app)
         exempt = [name for name in state.app.tasks if name.startswith(policy.EXEMPT_PREFIX)]
         if as_json:
-            self.stdout.write(json.dumps(tables.as_dict(current, exempt), indent=2))
+            self.stdout.write(json.dumps(tables.as_dict(current, exempt, state.transport), indent=2))
         else:
             self.stdout.write(tables.as_text(current, exempt, shutil.get_terminal_size().columns))
 
