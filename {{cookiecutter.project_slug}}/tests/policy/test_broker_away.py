@@ -143,7 +143,7 @@ def test_retry_that_cannot_be_published_gives_the_message_back(shop, call):
     with shop.worker():
         with shop.redis_away():
             shop.wait_for("its message is given back")
-        shop.wait_for("redelivered=yes delivery=? finished")
+        shop.wait_for("redelivered=yes delivery=2 finished")
 
 
 SETTLED = pytest.mark.parametrize(
@@ -175,7 +175,9 @@ def test_what_cannot_be_settled_is_settled_later(shop, way, call, what):
         with shop.redis_away(way):
             shop.wait_for("finished" if what == "ack" else "its message is given back")
             shop.wait_for("Redis does not take")
-        shop.wait_for("redelivered=no finished" if what == "ack" else "redelivered=yes finished")
+        shop.wait_for(
+            "redelivered=no delivery=1 finished" if what == "ack" else "redelivered=yes delivery=2 finished"
+        )
         client = Redis("127.0.0.1", port=shop.server.port)
         processes.wait_until(lambda: not client.exists("unacked"), 30, "everything to be settled")
 

@@ -147,7 +147,7 @@ def test_queues_and_delivery(policy_app, settings, leases):
     }
     assert conf.worker_cancel_long_running_tasks_on_connection_loss is not leases
     with policy_app().connection() as connection:
-        assert (type(connection.transport).__module__ == "redelivery.broker") is leases
+        assert (type(connection.transport).__module__ == "redelivery.broker.transports") is leases
         assert connection.as_uri() == "redis://:**@broker.example:6379/0"
 
 
