@@ -7,6 +7,7 @@ import pytest
 
 GENERATED = "tests/redelivery/test_generated.py"
 GUARDS = "tests/redelivery/test_guards.py"
+KILLS = "tests/kills/test_workers.py"
 BROKER_AWAY = "tests/policy/test_broker_away.py"
 WELCOME = "onboarding.tasks.send_welcome_email"
 TASKS = "onboarding/tasks.py"
@@ -107,6 +108,18 @@ MUTATIONS = [
         ),
         f"{BROKER_AWAY}::test_worker_goes_on_when_a_message_cannot_be_settled[acknowledged, paused]",
         "waited 30 s in vain",
+    ),
+    Mutation(
+        "what killed a task is not noted",
+        (("redelivery/request.py", "            ours.note_cause(self.message.delivery_tag, cause)\n", "            pass\n"),),
+        f"{KILLS}::test_sigkill_of_a_child",
+        "in vain for the records",
+    ),
+    Mutation(
+        "crashes are counted, and nothing is parked",
+        (("redelivery/kills.py", "    if count <= retries:\n", "    if count:\n"),),
+        f"{KILLS}::test_replayed_poison_may_crash_as_often_again",
+        "in vain for it to be parked",
     ),
     Mutation(
         "the claim loses its condition",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery.worker import state
 from celery.worker.consumer import Consumer as CeleryConsumer
 
-from redelivery import broker
+from redelivery import broker, kills
 
 
 class Consumer(CeleryConsumer):
@@ -25,6 +26,20 @@ class Consumer(CeleryConsumer):
         if _may_start(request):
             super()._limit_post_eta(request, bucket, tokens)
 
+    def create_task_handler(self, *args: Any, **options: Any) -> Any:
+        """Handle messages, and park one that would end the worker: of a body such as ``7`` (measured)."""
+        handle = super().create_task_handler(*args, **options)
+
+        def handle_or_park(message: Any) -> None:
+            try:
+                handle(message)
+            except kills.BROKEN as error:
+                if any(request.message is message for request in state.reserved_requests):
+                    raise  # it is understood, and on its way to the pool
+                self.on_invalid_task(None, message, error)
+
+        return handle_or_park
+
     def on_unknown_task(self, body: Any, message: Any, exc: BaseException) -> None:
         """Park a message whose task this release does not have."""
         _park(message, f"no task of this name: {exc}")
@@ -37,7 +52,7 @@ class Consumer(CeleryConsumer):
 
     def on_invalid_task(self, body: Any, message: Any, exc: BaseException) -> None:
         """Park a message of a task that lacks something."""
-        _park(message, f"not a task message: {exc}")
+        _park(message, f"not a task message: {exc!r}")
         super().on_invalid_task(body, message, exc)
 
     def on_decode_error(self, message: Any, exc: BaseException) -> None:

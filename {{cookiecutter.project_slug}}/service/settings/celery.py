@@ -6,6 +6,8 @@ from service.settings.env import BASE_DIR, env
 
 ACK_POLICY_FILE = BASE_DIR / "ack_policy.toml"
 
+REDELIVERY_RELEASE = env.str("RELEASE", default="")
+
 CELERY_BROKER_URL = env.broker_url("BROKER_URL", default="redis://127.0.0.1:6379/0")
 # Off: Kombu's own Redis transport. Both can serve the same queues, also while it is switched over.
 REDELIVERY_TRANSPORT = env.bool("REDELIVERY_TRANSPORT", default=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from redis import Redis
 
 from redelivery.testing import processes
-from tests.policy.tools import SETTINGS, Project
+from tests.policy.tools import CELERY, SETTINGS, Project
 
 POLICY = """\
 [queues.main]
@@ -130,9 +130,16 @@ def patient(self, what="nothing"):
 def early(self, what="nothing"):
     do(self, what)
 """
-LOGGING = """
+RELEASE = """
 REDELIVERY_RELEASE = "r7"
-REDELIVERY_TRANSPORT = {transport}
+"""
+SHORT_LEASE = """
+from celery.signals import worker_init
+
+
+@worker_init.connect
+def shorten(**kwargs):
+    app.conf.broker_transport_options = {{**app.conf.broker_transport_options, "lease_s": {lease_s}}}
 """
 PUBLISH = """\
 import json
@@ -159,10 +166,13 @@ WORKER = [
 class Shop:
     """The project, its Redis and its workers. Everything that was started ends with the test."""
 
-    def __init__(self, folder: Path, server, transport: bool = True, crash_retries: int = 3):
+    def __init__(
+        self, folder: Path, server, transport: bool = True, crash_retries: int = 3, lease_s: float = 12
+    ):
         self.folder, self.server = folder, server
         self.project = Project(folder, POLICY.format(crash_retries=crash_retries), server.port)
-        self.project.write("shop/settings.py", SETTINGS + LOGGING.format(transport=transport))
+        self.project.write("shop/settings.py", SETTINGS + f"REDELIVERY_TRANSPORT = {transport}" + RELEASE)
+        self.project.write("shop/celery.py", CELERY + SHORT_LEASE.format(lease_s=lease_s))
         self.project.write("shop/tasks.py", TASKS)
         self.workers: list[subprocess.Popen] = []
         self.manage("migrate", "--verbosity", "0")
@@ -197,11 +207,27 @@ class Shop:
         finally:
             processes.stop(process, 30)
 
+    def keep_a_worker(self) -> subprocess.Popen:
+        """Start another worker if the last one is dead."""
+        if not self.workers or self.workers[-1].poll() is not None:
+            self.start_worker()
+        return self.workers[-1]
+
     def end(self) -> None:
         """End every worker."""
         for process in self.workers:
             processes.kill_group(process)
             process.wait()
+
+    def shell(self, code: str) -> str:
+        """Run code in a process of the project; returns what it prints."""
+        done = self.project.run("-c", f"from shop import celery_app; import django; django.setup(); {code}")
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def revoke(self, task_id: str) -> None:
+        """Have a task revoked and its process ended."""
+        self.shell(f"celery_app.control.revoke({task_id!r}, terminate=True)")
 
     def publish(self, *calls: tuple) -> list[str]:
         """Publish (task, what, how often) each; returns the ids."""
@@ -248,6 +274,17 @@ class Shop:
         """Whether no message waits, and none is held."""
         with Redis("127.0.0.1", port=self.server.port) as client:
             return not client.llen("main") and not client.hlen("unacked")
+
+    def left_in_redis(self) -> int:
+        """How many records are not in the database yet."""
+        with Redis("127.0.0.1", port=self.server.port) as client:
+            return client.llen("redelivery.kills") + client.llen("redelivery.parked")
+
+    def template_message(self) -> str:
+        """The text of a message as Celery writes it."""
+        self.shell("celery_app.send_task('shop.tasks.work', queue='elsewhere')")
+        with Redis("127.0.0.1", port=self.server.port) as client:
+            return client.rpop("elsewhere").decode()
 
 
 def terminate(*pids: int) -> None:

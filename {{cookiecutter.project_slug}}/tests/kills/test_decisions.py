@@ -71,9 +71,8 @@ def test_first_crash(settings):
 
 
 def test_parked_after_so_many_crashes():
-    message, starts = payload(), 0
-    while True:
-        starts += 1
+    message = payload()
+    for starts in range(1, 10):
         again, record, parked = judge(message)
         assert record["delivery"] == starts
         if parked:

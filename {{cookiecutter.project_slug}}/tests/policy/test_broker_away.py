@@ -176,7 +176,7 @@ def test_what_cannot_be_settled_is_settled_later(shop, way, call, what):
             shop.wait_for("finished" if what == "ack" else "its message is given back")
             shop.wait_for("Redis does not take")
         shop.wait_for(
-            "redelivered=no delivery=1 finished" if what == "ack" else "redelivered=yes delivery=2 finished"
+            f"{'redelivered=no delivery=1' if what == 'ack' else 'redelivered=yes delivery=2'} finished"
         )
         client = Redis("127.0.0.1", port=shop.server.port)
         processes.wait_until(lambda: not client.exists("unacked"), 30, "everything to be settled")
