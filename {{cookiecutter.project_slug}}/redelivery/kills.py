@@ -24,7 +24,7 @@ logger = logging.getLogger("redelivery")
 
 HEADER = "redelivery"
 #: What broken messages raise when they are taken apart.
-BROKEN = (ValueError, TypeError, KeyError, AttributeError, LookupError, RecursionError)
+BROKEN = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Interrupted:
 
     ``payload`` is the message as kombu wrote it, ``key`` the Redis list that it came from, ``worker`` the process
     that had it (``node:pid:random``), ``facts`` what that said of itself, ``cause`` what happened; empty when it was
-    no kill, and the task itself gave the message back. ``started`` is false for a message that only waited.
+    no kill, and the task itself gave the message back.
     """
 
     payload: dict[str, Any]
@@ -42,18 +42,15 @@ class Interrupted:
     worker: str
     facts: dict[str, Any]
     cause: str
-    started: bool = True
 
 
 def judge(one: Interrupted) -> tuple[str, str, str]:
-    """What becomes of an interrupted delivery.
+    """What becomes of a delivery that was interrupted after its task had started.
 
     Returns:
         The text to put back into the queue, the JSON of its record for the list of kills or nothing, and the JSON
         for the list of parked messages when it is not to be put back. A record comes with every cause.
     """
-    if not one.started:
-        return json.dumps(one.payload), "", ""
     try:
         deliveries, before = counts(one.payload["headers"])
         count = before + bool(one.cause)
@@ -61,7 +58,7 @@ def judge(one: Interrupted) -> tuple[str, str, str]:
     except BROKEN as error:
         raw = json.dumps(one.payload)
         reason = f"cannot be read: {error!r}"
-        return raw, "", parked(one.payload, raw, key=one.key, reason=reason, worker=one.worker)
+        return raw, "", parked(raw, key=one.key, reason=reason, worker=one.worker)
     if not one.cause:
         return again, "", ""
     record = _record(one.payload["headers"], one.tag, one.cause, deliveries + 1, node(one.worker))
@@ -70,12 +67,12 @@ def judge(one: Interrupted) -> tuple[str, str, str]:
     if count <= retries:
         return again, json.dumps({**record, "outcome": "redelivered"}), ""
     reason = f"crashed {count} times (crash_retries = {retries}), at last: {one.cause}"
-    item = parked(one.payload, again, key=one.key, reason=reason, worker=one.worker)
+    item = parked(again, key=one.key, reason=reason, worker=one.worker)
     return again, json.dumps({**record, "outcome": "parked"}), item
 
 
-def parked(payload: dict[str, Any] | None, raw: str, *, key: str, reason: str, worker: str) -> str:
-    """The JSON for the list of parked messages; ``payload`` is None for what cannot be decoded."""
+def parked(raw: str, *, key: str, reason: str, worker: str) -> str:
+    """The JSON for the list of parked messages. Each is an item of its own, also two with the same text."""
     item = {"raw": raw, "key": key, "reason": reason, "worker": worker, "time": time.time()}
     return json.dumps({**item, "n": uuid.uuid4().hex})
 
@@ -165,7 +162,7 @@ def describe(raw: str) -> tuple[str, str, str]:
     try:
         message = json.loads(raw)
         headers = message["headers"]
-        return str(message["properties"].get("delivery_tag")), str(headers["task"]), str(headers["id"])
+        return str(message["properties"].get("delivery_tag") or ""), str(headers["task"]), str(headers["id"])
     except BROKEN:
         return "", "unreadable message", "-"
 

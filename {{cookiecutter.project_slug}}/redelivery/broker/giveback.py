@@ -99,7 +99,7 @@ def _move(
     text, record, parked = raw, "", ""
     if back.reason or payload is None:
         reason = back.reason or "it cannot be decoded"
-        parked = kills.parked(payload, raw, key=key, reason=reason, worker=worker)
+        parked = kills.parked(raw, key=key, reason=reason, worker=worker)
     elif back.started:
         text, record, parked = kills.judge(kills.Interrupted(payload, tag, key, worker, facts, back.cause))
     target, end = (holder.key("parked"), "LPUSH") if parked else (key, "LPUSH" if back.started else "RPUSH")
