@@ -33,10 +33,10 @@ def payload(*args, task=TASK, headers=(), **properties):
     }
 
 
-def judge(message, cause="worker gone", **more):
+def judge(message, cause="worker gone"):
     """The text to put back, the record, and the parked item, decoded where there is one."""
     facts = {"release": "r7"}
-    one = kills.Interrupted(message, "tag-1", "main\x06\x163", "one@here:12:abc", facts, cause, **more)
+    one = kills.Interrupted(message, "tag-1", "main\x06\x163", "one@here:12:abc", facts, cause)
     return [json.loads(text) if text else None for text in kills.judge(one)]
 
 
@@ -96,10 +96,6 @@ def test_given_back_by_the_task_is_a_delivery_and_no_crash():
     assert again["headers"]["redelivery"] == {"deliveries": 1, "crashes": 0}
 
 
-def test_not_started_is_nothing():
-    assert judge(payload(), started=False) == [payload(), None, None]
-
-
 @pytest.mark.parametrize(
     "header", [None, 7, [], {"deliveries": "9", "crashes": -1}, {"crashes": True}], ids=repr
 )
@@ -141,9 +137,7 @@ def test_number_of_a_delivery(headers, redelivered, number):
 
 
 def test_one_line_for_what_is_parked(caplog):
-    item = kills.parked(
-        payload(), json.dumps(payload()), key="main\x06\x163", reason="why", worker="one@here:1:a"
-    )
+    item = kills.parked(json.dumps(payload()), key="main\x06\x163", reason="why", worker="one@here:1:a")
     with caplog.at_level(logging.ERROR, "redelivery"):
         kills.log_parked(item)
         kills.log_parked(json.dumps({**json.loads(item), "raw": "no\njson"}))

@@ -34,7 +34,7 @@ def push_kill(client, tag="tag-1", number=1, **changes):
 
 def push_parked(client, raw=None, **changes):
     raw = json.dumps(payload(7)) if raw is None else raw
-    item = json.loads(kills.parked(None, raw, key="main\x06\x163", reason="why", worker="one@here:1:a"))
+    item = json.loads(kills.parked(raw, key="main\x06\x163", reason="why", worker="one@here:1:a"))
     client.lpush(key("parked"), json.dumps(item | changes))
 
 

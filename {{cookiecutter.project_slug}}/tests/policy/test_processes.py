@@ -116,6 +116,9 @@ def test_table_and_json(tmp_path):
         "465 s",
         "gap: killed after",
         "celery.chord",
+        "crash retries",
+        "60 s  3",
+        "30 s  -",
     ):
         assert part in text
     data = json.loads(project.run("manage.py", "ack_policy", "--json").stdout)
