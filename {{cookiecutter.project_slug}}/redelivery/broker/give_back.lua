@@ -2,9 +2,10 @@
 -- for any of this worker's; the list, LPUSH or RPUSH, the text; a record for the kills, or ''. Returns whether it did.
 local tag, seen = ARGV[3], ARGV[4]
 local lease, owner = valid(tag)
+local score = redis.call('ZSCORE', index, tag)
 if lease then
   if seen ~= lease and (seen ~= '' or owner ~= worker) then return 0 end
-elseif tonumber(seen) ~= tonumber(redis.call('ZSCORE', index, tag)) or seen == '' then
+elseif not score or tonumber(seen) ~= tonumber(score) then
   return 0
 end
 redis.call('HDEL', unacked, tag) -- the first to write: a full Redis then takes the rest too

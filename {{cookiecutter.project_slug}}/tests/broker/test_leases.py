@@ -81,6 +81,21 @@ def test_lease_that_changed_is_not_given_back(lab):
     done(lab, [task])
 
 
+def test_two_workers_that_look_at_once_give_back_once(server):
+    """Both saw the same lease run out; the second one finds the message in its queue, and must not add a copy."""
+    take, give_back = (server.register_script(holder.COMMON + holder.TEXTS[which]) for which in (0, 2))
+    text = '{"properties": {"delivery_tag": "tag"}}'
+    server.lpush("lab", text)
+    take(keys=["lab"], args=["", "dead:1:a"])
+    lease = server.hget("redelivery.leases", "tag")
+    first, second = (
+        give_back(args=["", worker, "tag", lease, "lab", "LPUSH", text, "record"])
+        for worker in ("b:1:b", "c:1:c")
+    )
+    assert (first, second) == (1, 0)
+    assert (server.llen("lab"), server.llen("redelivery.kills")) == (1, 1)
+
+
 def test_killed_between_any_two_steps_nothing_is_nowhere(lab):
     """Kill the worker again and again while it takes: each message is run, or still in Redis."""
     lab = lab()
