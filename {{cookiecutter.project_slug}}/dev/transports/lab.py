@@ -132,7 +132,8 @@ class Lab:
         broker: str = "",
     ):
         self.variant, self.directory = variant, directory
-        (directory / "ready").mkdir(parents=True)
+        for folder in ("ready", "temporary"):
+            (directory / folder).mkdir(parents=True)
         self.data = directory / "redis" if durable else None
         if durable:
             self.data.mkdir()
@@ -181,7 +182,9 @@ class Lab:
     ) -> subprocess.Popen:
         """Start the lab's app in the variant's Python; what it says goes to a file."""
         command = [self.variant.python, str(Path(lab_app.__file__)), str(self.spec), *arguments]
-        environment = clean_environment() | (environment or {})
+        # What a killed process leaves in its temporary folder goes with the lab's.
+        temporary = {"TMPDIR": str(self.directory / "temporary")}
+        environment = clean_environment() | temporary | (environment or {})
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
         with log.open("a") as output:
             if options["stdout"] == subprocess.DEVNULL:
