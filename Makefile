@@ -11,7 +11,7 @@ TEMPLATE = {{cookiecutter.project_slug}}
 SERVICE_VENV ?= $(CURDIR)/.venv-service
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format lock venv
+.PHONY: help demo test lint format docs lock venv
 
 help: ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,10 @@ test: venv lint ## Every combination of answers, bad answers, and the generated 
 lint: venv ## Style and format of the template's own files, nothing changed
 	@"$(VENV)/bin/ruff" check .
 	@"$(VENV)/bin/ruff" format --check .
+	@"$(VENV)/bin/python" docs/refresh.py --check
+
+docs: venv ## Fill the blocks of the documentation that show files, from those files
+	@"$(VENV)/bin/python" docs/refresh.py
 
 format: venv ## Put style and format right
 	@"$(VENV)/bin/ruff" check --fix .

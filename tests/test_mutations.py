@@ -93,7 +93,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a retry that cannot be published is left to Celery",
-        (("redelivery/force.py", '            around["@retry"] = retry.around\n', "            pass\n"),),
+        (("redelivery/force.py", '            around["retry"] = retry.around\n', "            pass\n"),),
         f"{BROKER_AWAY}::test_retry_that_cannot_be_published_gives_the_message_back[automatic]",
         "waited 30 s in vain",
     ),
@@ -111,7 +111,13 @@ MUTATIONS = [
     ),
     Mutation(
         "what killed a task is not noted",
-        (("redelivery/request.py", "            ours.note_cause(self.message.delivery_tag, cause)\n", "            pass\n"),),
+        (
+            (
+                "redelivery/request.py",
+                "            ours.note_cause(self.message.delivery_tag, cause)\n",
+                "            pass\n",
+            ),
+        ),
         f"{KILLS}::test_sigkill_of_a_child",
         "in vain for the records",
     ),

@@ -3,6 +3,7 @@
 There is no eager mode here: it would hide serialisation, commits, acknowledgement and retries.
 """
 
+import os
 import uuid
 from contextlib import contextmanager
 
@@ -12,9 +13,12 @@ from celery.app.trace import build_tracer
 from django.test import override_settings
 from kombu import pools
 
+from redelivery import versions
 from redelivery.testing.processes import free_port
+from redelivery.testing.sandbox import BROKER_VARIABLES, celery_app
 from redelivery.testing.servers import redis_server, smtp_sink
-from service.celery import app
+
+app = celery_app()
 
 
 @contextmanager
@@ -22,7 +26,7 @@ def broker_at(url: str):
     """Point the Celery app at another broker."""
     before = app.conf.broker_url
     for broker_url in (url, before):
-        app.conf.broker_url = broker_url
+        versions.put(app.conf, broker_url=broker_url)
         pools.reset()
         app._pool = app.amqp._producer_pool = None
         if broker_url == url:
@@ -31,10 +35,15 @@ def broker_at(url: str):
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_redis():
-    """A Redis of the tests' own: database 0 is the broker, 1 the cache, whatever .env says."""
+    """A Redis of the tests' own: database 0 is the broker, 1 the cache, whatever the environment says."""
+    for name in BROKER_VARIABLES:
+        os.environ.pop(name, None)
     with redis_server() as server:
         cache = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": server.url(1)}
         timeouts = {"OPTIONS": {"socket_timeout": 1, "socket_connect_timeout": 1}}
+        versions.put(app.conf, task_always_eager=False)
+        if app.conf.result_backend:
+            versions.put(app.conf, result_backend=server.url(2))
         with broker_at(server.url(0)), override_settings(CACHES={"default": cache | timeouts}):
             yield server
 

@@ -19,6 +19,7 @@ from celery.app.routes import Router
 from celery.app.routes import prepare as prepare_routes
 from kombu import Queue
 
+from redelivery.checks import schedules
 from redelivery.checks.tasks import load, longest_retry, registered
 from redelivery.force import InForce
 from redelivery.policy import OPEN_DECISION
@@ -217,12 +218,18 @@ def queue_of(app: Any, route: Mapping[str, Any]) -> str | None:
 
 
 def schedule_queues(app: Any) -> dict[str, set[str]]:
-    """The queues that beat's schedule names, by task."""
+    """The queues that beat's schedule names, in the settings and in the database, by task."""
     found: dict[str, set[str]] = {}
-    for item in (app.conf.beat_schedule or {}).values():
-        queue = (item.get("options") or {}).get("queue")
+    items = [
+        *(
+            (item.get("task"), (item.get("options") or {}).get("queue"))
+            for item in (app.conf.beat_schedule or {}).values()
+        ),
+        *((row["task"], row["queue"]) for row in schedules.rows()),
+    ]
+    for task, queue in items:
         if queue:
-            found.setdefault(item.get("task"), set()).add(getattr(queue, "name", queue))
+            found.setdefault(task, set()).add(getattr(queue, "name", queue))
     return found
 
 

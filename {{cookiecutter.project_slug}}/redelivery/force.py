@@ -16,7 +16,7 @@ from celery.app.routes import Router
 from celery.app.routes import prepare as prepare_routes
 from django.conf import settings
 from django.core.management import ManagementUtility
-from kombu import Exchange, Queue
+from kombu import Queue
 
 from redelivery import log, policy, publish, recorder, retry, settle, versions, worker
 from redelivery.policy import Policy, PolicyError, TaskPolicy
@@ -62,6 +62,7 @@ class InForce:
     transport: bool = False
     #: Why the policy is not in force although it can be read; empty when it is.
     failure: str = ""
+    cure: str = ""
     #: The project's own default queue.
     default_queue: str = ""
 
@@ -75,7 +76,13 @@ def setup(app: Celery) -> None:
     Nothing is read here: it happens when the app reads its configuration, at the latest when Django is ready.
     """
     global _in_force
-    _in_force = InForce(app)
+    if _in_force is None or _in_force.app is app:
+        _in_force = InForce(app)
+    else:
+        _in_force = InForce(
+            app, failure=f"redelivery.setup was called for two apps: {_in_force.app} and {app}"
+        )
+        _in_force.cure = "Call it for one of them: there is one policy, for the tasks of one app."
     log.connect()
     worker.connect(app)
     recorder.connect()
@@ -112,20 +119,22 @@ def _when_configured(sender: Celery, **_: Any) -> None:
 
 def _apply(state: InForce) -> None:
     """Put the policy in force, or refuse: Celery would only log an exception, and run without it."""
+    message = state.failure
     try:
-        state.policy = policy.current()
-        state.transport = transport_on(state.app)
-        _remember(state)
-        _set_tasks(state)
-        _set_queues(state)
-        _set_delivery(state)
+        if not message:
+            state.policy = policy.current()
+            state.transport = transport_on(state.app)
+            _remember(state)
+            _set_tasks(state)
+            _set_queues(state)
+            _set_delivery(state)
     except PolicyError as error:
         message = str(error)
     except Exception as error:  # a setting of the project that Celery cannot use either
         message = state.failure = f"the ack policy could not be put in force: {error!r}"
-    else:
-        return
-    if not _reports_checks():
+        names = (setting(state.app, f"task_{key}") for key in ("routes", "queues", "annotations"))
+        state.cure = f"Correct {', '.join(names)}."
+    if message and not _reports_checks():
         refuse(message)
 
 
@@ -167,13 +176,15 @@ def _set_queues(state: InForce) -> None:
         if not isinstance(given, Mapping)
         else (q if isinstance(q, Queue) else Queue(name, **q) for name, q in given.items())
     )
+    if not versions.is_set(conf, "task_default_queue"):
+        versions.put(conf, task_default_queue=state.policy.default_queue)
+    # It knows the project's kinds of queues and exchanges, and its default queue.
+    missing = state.app.amqp.Queues(())
     names = {queue.name for queue in queues}
     for name in state.policy.queues:
         if name not in names:
-            queues.append(Queue(name, Exchange(name), routing_key=name))
+            queues.append(missing[name] if name in missing else missing.new_missing(name))
     versions.put(conf, task_queues=queues)
-    if not versions.is_set(conf, "task_default_queue"):
-        versions.put(conf, task_default_queue=state.policy.default_queue)
 
 
 def _set_delivery(state: InForce) -> None:
@@ -211,10 +222,11 @@ def _set_delivery(state: InForce) -> None:
 def transport_on(app: Celery) -> bool:
     """Whether messages are taken with leases: from Redis, unless ``REDELIVERY_TRANSPORT`` is off.
 
-    It stands on private methods of kombu, so with another series than the one that it was tested with it is off, too.
+    It stands on private methods of kombu and on what Celery 5.7 does with a message after a hard time limit, so with
+    other releases than those that it was tested with it is off, too.
     """
     wanted = broker_scheme(app) in LEASE_TRANSPORTS and getattr(settings, "REDELIVERY_TRANSPORT", True)
-    return bool(wanted) and versions.kombu_is_tested()
+    return bool(wanted) and versions.kombu_is_tested() and versions.SPLITS_TIMEOUTS
 
 
 def broker_scheme(app: Celery) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from pathlib import Path
 
-from django.conf import settings
+from django.conf import ENVIRONMENT_VARIABLE, settings
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -24,6 +25,7 @@ def project_root() -> Path:
     base = getattr(settings, "BASE_DIR", None)
     if base:
         return Path(base).resolve()
-    package = sys.modules[settings.SETTINGS_MODULE.partition(".")[0]]
+    module = os.environ[ENVIRONMENT_VARIABLE]  # settings that are overridden do not know it
+    package = sys.modules[module.partition(".")[0]]
     folders = list(getattr(package, "__path__", ())) or [package.__file__]
     return Path(folders[0]).resolve().parent

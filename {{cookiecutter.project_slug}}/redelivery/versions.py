@@ -20,8 +20,8 @@ TASK_ATTRIBUTES = ("acks_late", "reject_on_worker_lost", "time_limit", "soft_tim
 
 #: The setting with which each feature came that Celery 5.6 lacks, and what is off there.
 NEWER = {
-    "task_acks_on_timeout": "a message comes back after a hard time limit only if it comes back after each failure, so "
-    "a hard limit acknowledges it, as without this app",
+    "task_acks_on_timeout": "a hard time limit acknowledges the message, as without this app; messages are taken from "
+    "Redis without leases, and crashes are not counted",
     "task_retry_on_worker_lost": "it does not read retry_on_worker_lost, so that is not looked for",
 }
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Tags, register
 
 from redelivery import force, policy
-from redelivery.checks import configuration, decisions, deployment, stores, tasks
+from redelivery.checks import configuration, decisions, deployment, schedules, stores, tasks
 
 TAG = "redelivery"
 #: Each takes (what is in force) and returns messages.
@@ -31,7 +31,7 @@ CHECKS = (
     stores.shared_databases,
     stores.marker_cache,
 )
-DEPLOYMENT_CHECKS = (deployment.one_instance, deployment.eviction, deployment.eager)
+DEPLOYMENT_CHECKS = (deployment.one_instance, deployment.eviction, deployment.eager, deployment.unit_names)
 
 _running = False
 
@@ -69,6 +69,12 @@ def check_policy(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
     return run()
 
 
+@register(TAG, Tags.database)
+def check_schedules(app_configs: Any = None, databases: Any = None, **_: Any) -> list[CheckMessage]:
+    """For ``manage.py check --database default``, and ``migrate``."""
+    return [] if _problem() else run((lambda state: schedules.in_database(state, databases),))
+
+
 @register(TAG, deploy=True)
 def check_deployment(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
     """For ``manage.py check --deploy``."""
@@ -93,11 +99,7 @@ def _problem() -> CheckMessage | None:
     if state.failure:
         return Error(
             f"{current.where()}: {state.failure}.",
-            hint="Correct "
-            + ", ".join(
-                force.setting(state.app, f"task_{key}") for key in ("routes", "queues", "annotations")
-            )
-            + ".",
+            hint=state.cure,
             id="redelivery.E002",
         )
     return None

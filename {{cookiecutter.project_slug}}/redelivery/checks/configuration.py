@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from celery import concurrency
@@ -30,12 +30,12 @@ def decided_by_policy(state: InForce) -> Iterator[CheckMessage]:
     policy = state.policy
     for attribute, key in TASK_SETTINGS.items():
         given = state.by_hand.get(key)
-        wrong = [] if given is None else _contradicted(state, attribute, given)
+        wrong = None if given is None else _contradicted(state, attribute, given)
         if wrong:
-            decided = next((entry for entry in wrong if not entry.is_open), wrong[0])
-            wanted = decided.annotation(state.transport)[attribute]
-            says = f"entry {decided.name} in {policy.where(decided)} means {wanted!r}"
-            yield _contradiction(state, key, given, says, wrong)
+            wanted = wrong.annotation(state.transport)[attribute]
+            yield _contradiction(
+                state, key, given, f"entry {wrong.name} in {policy.where(wrong)} means {wanted!r}"
+            )
     if versions.SPLITS_TIMEOUTS and state.by_hand.get("task_acks_on_failure_or_timeout", True) is not True:
         yield _contradiction(
             state,
@@ -72,15 +72,13 @@ def release(state: InForce) -> Iterator[CheckMessage]:
         )
 
 
-def _contradicted(state: InForce, attribute: str, given: Any) -> list[TaskPolicy]:
-    """The entries that mean something else than a setting, for tasks that say nothing themselves."""
-    return [
-        entry
-        for entry in state.policy.tasks.values()
-        if given != entry.annotation(state.transport)[attribute]
-        and matters(entry, attribute)
-        and not (entry.is_open and attribute in state.declared.get(entry.name, {}))
-    ]
+def _contradicted(state: InForce, attribute: str, given: Any) -> TaskPolicy | None:
+    """The first entry that means something else than a setting, of a task that has not said so itself."""
+    for entry in state.policy.tasks.values():
+        said = entry.is_open and attribute in state.declared.get(entry.name, {})
+        if given != entry.annotation(state.transport)[attribute] and matters(entry, attribute) and not said:
+            return entry
+    return None
 
 
 def unknown_settings(state: InForce) -> Iterator[CheckMessage]:
@@ -143,13 +141,11 @@ def content(state: InForce) -> Iterator[CheckMessage]:
             yield _not_json(f"Task {name} ({state.policy.where(entry)})", f"has serializer={serializer!r}")
 
 
-def _contradiction(
-    state: InForce, key: str, given: Any, policy_says: str, entries: Iterable[TaskPolicy] | None = None
-) -> CheckMessage:
-    """Without ``entries`` the number was computed from all of them, and is not final while one is open."""
+def _contradiction(state: InForce, key: str, given: Any, policy_says: str) -> CheckMessage:
+    """A warning while any entry is an open decision: until then the setting is where its numbers were taken from."""
     name = setting(state.app, key)
     return contradiction(
-        entries or state.policy.open_decisions or state.policy.tasks.values(),
+        state.policy.open_decisions or state.policy.tasks.values(),
         f"{name} is {given if isinstance(given, str) else repr(given)}, but {policy_says}.",
         f"Remove it from {name}: the policy sets it.",
         9,

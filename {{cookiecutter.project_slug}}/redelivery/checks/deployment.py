@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from django.core.checks import CheckMessage, Error, Warning
@@ -46,6 +47,18 @@ def eviction(state: InForce) -> Iterator[CheckMessage]:
             hint="Set maxmemory-policy noeviction on the broker's instance.",
             id="redelivery.E016",
         )
+
+
+def unit_names(state: InForce) -> Iterator[CheckMessage]:
+    """Queues that the systemd units cannot be named after: they take the last part between dashes for the queue."""
+    for queue in state.policy.queues.values():
+        if not re.fullmatch(r"[a-z0-9_]+", queue.name):
+            yield Warning(
+                f"{state.policy.where(queue)}: the queue name {queue.name!r} has more than a-z, 0-9 and _, and the "
+                "reference units are named after their queue.",
+                hint="Rename the queue, or name it in the unit by hand.",
+                id="redelivery.W021",
+            )
 
 
 def eager(state: InForce) -> Iterator[CheckMessage]:

@@ -6,15 +6,14 @@ import tomllib
 from types import SimpleNamespace
 
 import pytest
-from celery import Task
+from celery import Celery, Task
 from django.core.management import CommandError, call_command
 from kombu import Exchange, Queue
 
 from redelivery import adopt, checks, force, policy, worker
-from redelivery.checks import configuration
 from redelivery.policy import OPEN_DECISION
 from redelivery.publish import PolicyViolation
-from tests.policy.tools import POLICY, messages, nothing
+from tests.policy.tools import POLICY, nothing
 
 OPEN = POLICY.replace("A customer must get the mail, and should get it once.", OPEN_DECISION)
 
@@ -232,21 +231,24 @@ def test_strict(policy_app, text, status):
 
 
 def test_decided_entries_are_contradicted_by_errors(policy_app):
-    """The same contradictions: a warning of an open entry, an error of the other, also where one setting does both."""
+    """The same contradictions: a warning of an open entry, an error of the other; of a setting, while any is open."""
     for text, level in ((OPEN, "W1"), (POLICY, "E0")):
         policy._load_once.cache_clear()
-        app = policy_app(
-            text, tasks=False, CELERY_TASK_ROUTES={"shop.tasks.mail": "other"}, CELERY_TASK_TIME_LIMIT=9
-        )
+        routes = {"shop.tasks.mail": "other", "shop.tasks.count": "other"}
+        app = policy_app(text, tasks=False, CELERY_TASK_ROUTES=routes, CELERY_TASK_TIME_LIMIT=9)
         app.task(name="shop.tasks.count")(nothing)
         app.task(name="shop.tasks.mail", acks_late=False)(nothing)
-        assert {m.id for m in messages("shop.tasks.mail") if "count" not in m.msg} == {
-            *(f"redelivery.{level}{number}" for number in ("05", "07")),
-            *(["redelivery.W100"] if level == "W1" else ["redelivery.E009"]),
+        found = {
+            (message.id, message.msg.split()[0])
+            for message in checks.run()
+            if message.id != "redelivery.W100"
         }
-        (both,) = checks.run([configuration.decided_by_policy])
-        assert both.id == "redelivery.E009"
-        assert ("shop.tasks.count" if level == "W1" else "shop.tasks.mail") in both.msg
+        assert found == {
+            (f"redelivery.{level}05", "Task"),
+            (f"redelivery.{level}07", "task_routes"),
+            ("redelivery.E007", "task_routes"),
+            (f"redelivery.{level}09", "CELERY_TASK_TIME_LIMIT"),
+        }
 
 
 def test_calls_win_while_the_entry_is_open(policy_app, monkeypatch, caplog):
@@ -285,3 +287,36 @@ def test_reason_that_is_open(policy_app):
     """In any case of letters, and with remarks after it."""
     policy_app(OPEN.replace(OPEN_DECISION, f"{OPEN_DECISION.capitalize()}; it had no time limit"))
     assert [entry.name for entry in policy.current().open_decisions] == ["shop.tasks.mail"]
+
+
+def test_setup_for_two_apps(policy_app, monkeypatch, capsys):
+    """One of them would run without the policy."""
+    policy_app()
+    second = Celery("second", set_as_current=False, fixups=())
+    force.setup(second)
+    with pytest.raises(SystemExit, match="3"):
+        force.ready()
+    assert "setup was called for two apps" in capsys.readouterr().err
+    (error,) = checks.run()
+    assert (
+        error.id == "redelivery.E002"
+        and "<Celery shop" in error.msg
+        and "Call it for one of them" in error.hint
+    )
+
+
+def test_queues_are_declared_as_the_project_declares_its_own(policy_app):
+    """RabbitMQ refuses a queue that is there with other arguments."""
+    app = policy_app(
+        POLICY.replace("main", "money") + "\n[queues.other]\nconcurrency = 1\n",
+        CELERY_BROKER_URL="amqp://broker.example//",
+        CELERY_TASK_DEFAULT_QUEUE="money",
+        CELERY_TASK_DEFAULT_QUEUE_TYPE="quorum",
+        CELERY_TASK_DEFAULT_EXCHANGE="tasks",
+        CELERY_TASK_CREATE_MISSING_QUEUE_TYPE="quorum",
+        CELERY_TASK_CREATE_MISSING_QUEUES=False,
+    )
+    money, other = app.amqp.queues["money"], app.amqp.queues["other"]
+    quorum = {"x-queue-type": "quorum"}
+    assert (money.exchange.name, money.routing_key, money.queue_arguments) == ("tasks", "money", quorum)
+    assert (other.exchange.name, other.routing_key, other.queue_arguments) == ("other", "other", quorum)

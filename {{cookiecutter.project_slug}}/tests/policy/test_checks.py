@@ -502,6 +502,15 @@ def test_broker_and_cache_on_one_instance(policy_app, settings):
     assert checks.run([deployment.one_instance]) == []
 
 
+def test_queue_that_no_unit_can_be_named_after(policy_app):
+    policy_app(POLICY.replace('"main"', '"low-priority"').replace("[queues.main]", "[queues.low-priority]"))
+    assert checks.run() == []
+    warning = only(checks.run([deployment.unit_names]))
+    assert (
+        warning.id == "redelivery.W021" and "ack_policy.toml:1: the queue name 'low-priority'" in warning.msg
+    )
+
+
 def test_eager_tasks_in_production(policy_app):
     policy_app(CELERY_TASK_ALWAYS_EAGER=True)
     assert only(checks.run([deployment.eager])).id == "redelivery.E020"

@@ -60,6 +60,7 @@ def make_app(policy_file: Path, settings, tasks=True, **celery_settings) -> Cele
     app = Celery("shop", set_as_current=False, fixups=())
     defaults = {"CELERY_BROKER_URL": "redis://broker.example/0", "CELERY_TASK_IGNORE_RESULT": True}
     app.config_from_object(SimpleNamespace(**{**defaults, **celery_settings}), namespace="CELERY")
+    force._in_force = None  # of another test's app
     force.setup(app)
     if tasks:
         app.task(name="shop.tasks.mail")(nothing)
