@@ -63,6 +63,11 @@ class Consumer(CeleryConsumer):
     def shutdown(self) -> None:
         """The pool has ended: give back what is left, then close the connection."""
         if ours := broker.current():
+            for tag, waits in ours.held.copy().items():
+                if (
+                    not waits
+                ):  # seen after SIGTERM to all: the pool has not said any more that its process is gone
+                    ours.causes.setdefault(tag, "child lost as the worker ended")
             ours.end()
         super().shutdown()
 
