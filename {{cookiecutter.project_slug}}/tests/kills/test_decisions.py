@@ -4,13 +4,14 @@ import base64
 import json
 import logging
 import signal
+from types import SimpleNamespace
 
 import pytest
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.exceptions import SoftTimeLimitExceeded
 
 from redelivery import kills, policy
-from redelivery.request import cause_of
+from redelivery.request import Request, cause_of
 
 TASK = "shop.tasks.mail"
 
@@ -167,3 +168,14 @@ def test_one_line_for_what_is_parked(caplog):
 )
 def test_cause(error, cause):
     assert cause_of(error) == cause
+
+
+def test_one_kill_that_is_told_twice_is_one_record(monkeypatch):
+    """As Celery tells a hard limit; where the broker counts no deliveries, the database cannot tell the two apart."""
+    request, recorded = Request.__new__(Request), []
+    request.acknowledged = True
+    monkeypatch.setattr("redelivery.request.recorder", SimpleNamespace(later=recorded.append))
+    monkeypatch.setattr("redelivery.request.kills.interrupted", lambda request, *facts: facts)
+    for _ in range(2):
+        request._interrupted("hard time limit", lambda: None)
+    assert recorded == [("hard time limit", "acked")]
