@@ -225,8 +225,12 @@ def transport_on(app: Celery) -> bool:
     It stands on private methods of kombu and on what Celery 5.7 does with a message after a hard time limit, so with
     other releases than those that it was tested with it is off, too.
     """
-    wanted = broker_scheme(app) in LEASE_TRANSPORTS and getattr(settings, "REDELIVERY_TRANSPORT", True)
-    return bool(wanted) and versions.kombu_is_tested() and versions.SPLITS_TIMEOUTS
+    return asks_for_leases(app) and versions.kombu_is_tested() and versions.SPLITS_TIMEOUTS
+
+
+def asks_for_leases(app: Celery) -> bool:
+    """Whether the settings want messages to be taken with leases."""
+    return broker_scheme(app) in LEASE_TRANSPORTS and bool(getattr(settings, "REDELIVERY_TRANSPORT", True))
 
 
 def broker_scheme(app: Celery) -> str:

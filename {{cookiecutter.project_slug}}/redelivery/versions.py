@@ -30,6 +30,11 @@ NEWER = {
 KOMBU = "5.7"
 
 
+def kombu_release() -> str:
+    """The installed release of kombu, such as ``5.7.0``."""
+    return kombu.__version__
+
+
 def kombu_is_tested() -> bool:
     """Whether the installed kombu is of the series that the transport with leases was tested with."""
     return kombu.__version__.startswith(f"{KOMBU}.")

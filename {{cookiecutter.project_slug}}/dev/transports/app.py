@@ -174,6 +174,7 @@ def send(spec: Spec) -> None:
     one and not as a second run.
     """
     app = make_app(spec)
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **spec.transport_options}
     for line in sys.stdin:
         task, args, queue, options, times = json.loads(line)
         for _ in range(times):

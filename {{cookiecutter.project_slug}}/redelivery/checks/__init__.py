@@ -28,10 +28,17 @@ CHECKS = (
     configuration.pool,
     configuration.content,
     configuration.release,
+    configuration.kombu,
     stores.shared_databases,
     stores.marker_cache,
 )
-DEPLOYMENT_CHECKS = (deployment.one_instance, deployment.eviction, deployment.eager, deployment.unit_names)
+DEPLOYMENT_CHECKS = (
+    deployment.one_instance,
+    deployment.eviction,
+    deployment.cluster,
+    deployment.eager,
+    deployment.unit_names,
+)
 
 _running = False
 

@@ -12,12 +12,12 @@ from celery.app.defaults import _TO_NEW_KEY as NEW_NAMES
 from celery.app.defaults import SETTING_KEYS
 from celery.concurrency.prefork import TaskPool
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Info
+from django.core.checks import CheckMessage, Error, Info, Warning
 
 from redelivery import versions
 from redelivery.checks.decisions import contradiction
 from redelivery.checks.tasks import matters
-from redelivery.force import TASK_SETTINGS, InForce, reads_django_settings, setting
+from redelivery.force import TASK_SETTINGS, InForce, asks_for_leases, reads_django_settings, setting
 from redelivery.policy import TaskPolicy
 
 #: Read by Celery's Django fix-up, though it is not in Celery's list of settings.
@@ -69,6 +69,17 @@ def release(state: InForce) -> Iterator[CheckMessage]:
             f"Celery {versions.release()} has no {name}: {text}.",
             hint="Celery 5.7 has it.",
             id="redelivery.I001",
+        )
+
+
+def kombu(state: InForce) -> Iterator[CheckMessage]:
+    """The transport with leases stands on kombu's private methods: with an untested kombu it is off."""
+    if asks_for_leases(state.app) and not versions.kombu_is_tested():
+        yield Warning(
+            f"kombu {versions.kombu_release()} is not of the series {versions.KOMBU} that REDELIVERY_TRANSPORT was "
+            "tested with, so it is off: messages are taken as kombu does, and some are lost when workers are killed.",
+            hint=f"Install kombu {versions.KOMBU}.*, or set REDELIVERY_TRANSPORT to off.",
+            id="redelivery.W007",
         )
 
 

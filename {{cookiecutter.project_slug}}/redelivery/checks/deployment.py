@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 from django.core.checks import CheckMessage, Error, Warning
 
@@ -12,6 +14,7 @@ from redelivery.checks.stores import broker_places, cache_places
 from redelivery.force import InForce
 
 CONNECT_S = 2
+CLUSTER = "The broker is a Redis Cluster, on which tasks cannot be queued."
 REDIS = ("redis", "rediss", "redis+socket", "valkey", "valkeys")
 
 
@@ -33,7 +36,7 @@ def eviction(state: InForce) -> Iterator[CheckMessage]:
     if force.broker_scheme(state.app) not in REDIS:
         return
     try:
-        evicts = _eviction_policy(state)
+        evicts = _ask(state, lambda client: client.config_get("maxmemory-policy")["maxmemory-policy"])
     except Exception as error:  # refused by a managed Redis, not reachable, or not Redis
         yield Warning(
             f"The broker's maxmemory-policy could not be read: {error}.",
@@ -61,6 +64,17 @@ def unit_names(state: InForce) -> Iterator[CheckMessage]:
             )
 
 
+def cluster(state: InForce) -> Iterator[CheckMessage]:
+    """Kombu does not know Redis Cluster, and the scripts of ``redelivery.broker`` touch several keys at once."""
+    if force.broker_scheme(state.app) not in REDIS:
+        return
+    with suppress(Exception):  # not reachable, or a managed Redis that does not say: `eviction` warns of it
+        if _ask(state, is_cluster):
+            yield Error(
+                CLUSTER, hint="Give the broker a Redis of its own without cluster mode.", id="redelivery.E025"
+            )
+
+
 def eager(state: InForce) -> Iterator[CheckMessage]:
     """Eager tasks run in the web process: nothing is queued, acknowledged or delivered again."""
     if state.app.conf.task_always_eager:
@@ -71,10 +85,14 @@ def eager(state: InForce) -> Iterator[CheckMessage]:
         )
 
 
-def _eviction_policy(state: InForce) -> str:
+def is_cluster(client: Any) -> bool:
+    """Whether a Redis is part of a cluster."""
+    return bool(client.info("cluster")["cluster_enabled"])
+
+
+def _ask(state: InForce, question: Callable[[Any], Any]) -> Any:
     options = {**(state.app.conf.broker_transport_options or {})}
     options.update(socket_connect_timeout=CONNECT_S, socket_timeout=CONNECT_S)
     with state.app.connection_for_write(transport_options=options) as connection:
         connection.ensure_connection(max_retries=0, timeout=CONNECT_S)
-        answer = connection.default_channel.client.config_get("maxmemory-policy")
-    return answer["maxmemory-policy"]
+        return question(connection.default_channel.client)
