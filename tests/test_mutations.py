@@ -12,6 +12,8 @@ BROKER_AWAY = "tests/policy/test_broker_away.py"
 WELCOME = "onboarding.tasks.send_welcome_email"
 TASKS = "onboarding/tasks.py"
 SENDING = "payments/tests/test_sending.py"
+LEASES = "tests/broker/test_leases.py"
+MESSAGES = "tests/broker/test_messages.py"
 RECONCILIATION = "payments/tests/test_reconciliation.py"
 
 
@@ -126,6 +128,48 @@ MUTATIONS = [
         (("redelivery/kills.py", "    if count <= retries:\n", "    if count:\n"),),
         f"{KILLS}::test_replayed_poison_may_crash_as_often_again",
         "in vain for it to be parked",
+    ),
+    Mutation(
+        "a message is registered after it was popped, in a step of its own",
+        (
+            (
+                "redelivery/broker/take.lua",
+                "      redis.call('HSET', unacked, tag, '[' .. raw .. ', ' .. route .. ']')\n",
+                "",
+            ),
+            (
+                "redelivery/broker/channel.py",
+                "        self._queue_cycle.rotate(queue)\n",
+                "        self._queue_cycle.rotate(queue)\n"
+                '        self.holder.client.hset("unacked", tag, b"[%s, null, null]" % raw)\n',
+            ),
+        ),
+        f"{MESSAGES}::test_message_is_registered_in_the_step_that_takes_it",
+        "assert None == b",
+    ),
+    Mutation(
+        "leases are not renewed during a drain",
+        (
+            (
+                "redelivery/broker/lease.py",
+                "self._renewed > self.lease_s / 3\n",
+                "self._renewed > self.lease_s / 3 and not holder.draining\n",
+            ),
+        ),
+        f"{LEASES}::test_healthy_task_starts_once",
+        "] == [1",
+    ),
+    Mutation(
+        "what is given back may have another lease by now",
+        (
+            (
+                "redelivery/broker/give_back.lua",
+                "  if seen ~= lease and (seen ~= '' or owner ~= worker) then return 0 end\n",
+                "",
+            ),
+        ),
+        f"{LEASES}::test_lease_that_changed_is_not_given_back",
+        "assert 1 == 0",
     ),
     Mutation(
         "the claim loses its condition",

@@ -36,6 +36,19 @@ def test_two_messages_of_one_tag(lab):
     assert len(lab.ends(task.message)) == 2
 
 
+def test_message_is_registered_in_the_step_that_takes_it(server):
+    """So that a SIGKILL never finds it nowhere; with the text untouched, and where a stock worker looks for it."""
+    text = '{"properties": {"delivery_tag": "a-tag", "delivery_info": {"routing_key": "lab"}}, "body": {"empty": []}}'
+    server.lpush("lab", text)
+    server.register_script(holder.COMMON + holder.TEXTS[0])(keys=["lab"], args=["", "node:1:a"])
+    assert server.llen("lab") == 0
+    assert server.hget("unacked", "a-tag") == f'[{text}, "", "lab"]'.encode()
+    since = server.zscore("unacked_index", "a-tag")
+    seconds, rest = server.hget("redelivery.leases", "a-tag").decode().split(" ", 1)
+    assert (float(seconds), rest) == (since, "node:1:a 0 lab")
+    assert abs(since - server.time()[0]) < 5
+
+
 @pytest.mark.parametrize(
     "text",
     [
