@@ -14,7 +14,7 @@ from transports import variants
 from transports.lab import Lab
 
 #: Seconds of a lease: short, so that a test can wait for five of them.
-LEASE_S = 4
+LEASE_S = 3
 
 
 @pytest.fixture

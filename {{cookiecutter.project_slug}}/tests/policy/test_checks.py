@@ -529,3 +529,27 @@ def test_eviction_policy_of_the_broker(policy_app, redis_url):
 def test_eviction_policy_that_cannot_be_read(policy_app):
     policy_app(CELERY_BROKER_URL="redis://127.0.0.1:1/0")
     assert only(checks.run([deployment.eviction])).id == "redelivery.W002"
+
+
+def test_another_kombu_than_the_tested_one(policy_app, monkeypatch):
+    """The transport is off then, and not broken."""
+    monkeypatch.setattr("kombu.__version__", "5.8.0")
+    app = policy_app()
+    warning = only(checks.run([configuration.kombu]))
+    assert warning.id == "redelivery.W007" and "kombu 5.8.0 is not of the series 5.7" in warning.msg
+    assert not force.transport_on(app) and not force.in_force().transport
+
+
+def test_no_word_of_kombu_when_the_transport_is_off(policy_app, monkeypatch, settings):
+    settings.REDELIVERY_TRANSPORT = False
+    monkeypatch.setattr("kombu.__version__", "5.8.0")
+    policy_app()
+    assert checks.run([configuration.kombu]) == []
+
+
+def test_broker_that_is_a_cluster(policy_app, monkeypatch):
+    policy_app()
+    monkeypatch.setattr(deployment, "_ask", lambda state, question: True)
+    assert only(checks.run([deployment.cluster])).id == "redelivery.E025"
+    monkeypatch.setattr(deployment, "_ask", lambda state, question: 1 / 0)
+    assert checks.run([deployment.cluster]) == []
