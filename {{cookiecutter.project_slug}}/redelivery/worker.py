@@ -47,6 +47,8 @@ def refusals(worker: Any) -> list[str]:
     for queue in worker.app.amqp.queues.consume_from:
         if queue not in known:
             found.append(f"-Q {queue}: the policy has no such queue (it has: {', '.join(sorted(known))}).")
+    if force.in_force().transport:
+        found += map(checks.one_line, checks.run([checks.deployment.cluster]))
     return found or [checks.one_line(error) for error in checks.errors()]
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import kombu
 from kombu.transport import redis
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from redelivery import broker, force
 from redelivery.broker.channel import Channel, Poller
-from redelivery.checks import deployment
 
 
 class Transport(redis.Transport):
@@ -24,15 +21,6 @@ class Transport(redis.Transport):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.cycle = Poller()
-
-    def establish_connection(self) -> Any:
-        """Connect; a worker is refused when its Redis is a cluster."""
-        connection = super().establish_connection()
-        if broker.current():
-            with suppress(ResponseError):  # a managed Redis need not say
-                if deployment.is_cluster(self._avail_channels[-1].client):
-                    force.refuse(f"the worker does not start: {deployment.CLUSTER}")
-        return connection
 
 
 class SentinelChannel(Channel, redis.SentinelChannel):

@@ -106,13 +106,15 @@ def test_key_prefix(lab):
 
 def test_cluster_is_refused(tmp_path):
     options = ("--appendonly", "no", "--cluster-enabled", "yes")
-    server = RedisServer(processes.free_port(), tmp_path, options)
+    # The nodes of a cluster talk to each other on a port that is higher by 10,000.
+    port = next(port for port in iter(processes.free_port, None) if port < 55_000)
+    server = RedisServer(port, tmp_path, options)
     server.start()
     try:
         lab = Lab(variants.VARIANTS["ours"], tmp_path / "lab", server=server)
         lab.start_app(lab.directory / "migrate.log", "migrate").wait()
         worker = lab.start_worker()
         processes.wait_until(lambda: not worker.alive(), 60, "the worker to end")
-        assert "the worker does not start: The broker is a Redis Cluster" in worker.tail()
+        assert "The broker is a Redis Cluster" in worker.tail() and worker.process.returncode == 3
     finally:
         server.stop()
