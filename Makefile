@@ -11,7 +11,7 @@ TEMPLATE = {{cookiecutter.project_slug}}
 SERVICE_VENV ?= $(CURDIR)/.venv-service
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs lock venv
+.PHONY: help demo test matrix lint format docs lock venv
 
 help: ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ demo: venv ## Generate a service in a temporary folder and run its demo
 
 test: venv lint ## Every combination of answers, bad answers, and the generated services' own tests
 	@SERVICE_VENV="$(SERVICE_VENV)" "$(VENV)/bin/python" -m pytest $(ARGS)
+
+matrix: venv ## Measure what becomes of edits by each way to update, and write it into docs/updating.md
+	@"$(VENV)/bin/python" tests/update_matrix.py
 
 lint: venv ## Style and format of the template's own files, nothing changed
 	@"$(VENV)/bin/ruff" check .

@@ -64,10 +64,8 @@ class Run:
         return [path for path in paths if path != "out"]
 
 
-@pytest.fixture(scope="session")
-def template(tmp_path_factory) -> Path:
-    """A copy of the template with the files that git knows or would add, as they are now."""
-    copy = tmp_path_factory.mktemp("template") / "template"
+def clean_copy(copy: Path) -> Path:
+    """Copy the files of the template that git knows or would add, as they are now."""
     listing = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
     for name in filter(None, files):
@@ -75,6 +73,12 @@ def template(tmp_path_factory) -> Path:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
     return copy
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory) -> Path:
+    """A copy of the template with the files that git knows or would add, as they are now."""
+    return clean_copy(tmp_path_factory.mktemp("template") / "template")
 
 
 @pytest.fixture(scope="session")
