@@ -369,6 +369,15 @@ class TestWhereTheTemplateIs:
         assert done.returncode == 0 and done.stdout.startswith("Updated from 1.0.0 to 1.1.0"), done.stdout
         assert f'template = "{self.URL}"' in service.read(".template.toml")
 
+    def test_short_form_of_cookiecutter(self, online, service):
+        """`gh:owner/name` is a URL."""
+        with (online.home / ".gitconfig").open("a") as config:
+            config.write(
+                f'[url "file://{online.folder}"]\n    insteadOf = https://github.com/ann/template.git\n'
+            )
+        assert update(service, template="gh:ann/template").returncode == 0
+        assert 'template = "gh:ann/template"' in service.read(".template.toml")
+
     def test_folder_and_password_are_not_remembered(self, online, service):
         """Neither in a file, nor in the history, nor in the output."""
         done = update(service, template=self.URL.replace("//", "//ann:hunter2@"))
@@ -598,6 +607,80 @@ class TestFilesOfAllKinds:
         assert done.returncode == 0, done.stdout
         assert "LINE THREE OF" in service.git("show", "HEAD:numbers.txt")
         assert "line three of" in service.read("numbers.txt") and service.status == ""
+
+
+class TestSurroundings:
+    """What the user has configured, named or piped changes nothing."""
+
+    CONFIG = """
+[column]
+    ui = always
+[color]
+    ui = always
+[log]
+    showSignature = true
+[safe]
+    bareRepository = explicit
+[merge]
+    renames = false
+[diff]
+    noprefix = true
+    external = false
+[status]
+    short = true
+    showUntrackedFiles = all
+[core]
+    quotePath = true
+    fileMode = false
+    abbrev = 40
+[commit]
+    template = /nowhere
+[tag]
+    sort = version:refname
+"""
+
+    def test_configuration_of_the_user(self, template, service):
+        """Output in columns and colours, renames off, bare repositories refused."""
+        with (service.home / ".gitconfig").open("a") as config:
+            config.write(self.CONFIG)
+        service.append("letters.txt", "letter mine\n")
+        service.commit()
+        template.git("tag", "--delete", "1.0.0")
+        done = update(service, template=template)
+        assert done.returncode == 0, done.stdout
+        assert "letter mine" in service.read("alphabet.txt") and "line three" in service.read("numbers.txt")
+
+    def test_modules_of_the_service(self, template, service):
+        """A service may have a package that is called as one of cookiecutter's."""
+        service.write("jinja2/__init__.py", "raise SystemExit('of the service')\n")
+        service.commit()
+        done = update(service, template=template)
+        assert done.returncode == 0, done.stdout
+
+    def test_file_whose_name_is_in_no_encoding(self, template, service):
+        """Listed as well as it can be."""
+        name = os.fsdecode(b"caf\xe9 \n.txt")
+        template.version("1.2.0", lambda repository: repository.write(f"{SERVICE}/{name}", "new\n"))
+        service.write(name, "mine\n")
+        service.commit()
+        for form in ((), ("--json",)):
+            done = update(service, *form, template=template)
+            assert done.returncode == 1 and r"caf\udce9" in done.stdout, done.stdout
+            service.git("cherry-pick", "--abort")
+
+    def test_reader_that_stops_reading(self, template, service):
+        """`make update ARGS=--dry-run | head` prints no traceback."""
+        command = shlex.join(
+            [sys.executable, "-m", "dev.update", "--dry-run", "--template", str(template.folder)]
+        )
+        done = subprocess.run(
+            ["sh", "-c", f"{command} | true"],
+            cwd=service.folder,
+            env=environment(service.home),
+            capture_output=True,
+            text=True,
+        )
+        assert done.stderr == ""
 
 
 class TestNotReady:

@@ -4,6 +4,7 @@
 """
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -255,12 +256,13 @@ class Cruft(Route):
 
     def generate(self, version: str, folder: Path) -> Repository:
         """As cookiecutter, and .cruft.json."""
-        out = folder.parent / "cruft"
+        out = self.scratch / "cruft" / version
         extra = f'{{"project_slug": "{SLUG}"}}'
         where = ("--output-dir", out, "--checkout", version, "--extra-context", extra, "--no-input")
-        done = self.run("create", self.template.folder, *where, cwd=folder.parent)
-        assert done.returncode == 0, done.stderr
-        (out / SLUG).rename(folder)
+        if not out.exists():
+            done = self.run("create", self.template.folder, *where, cwd=self.scratch)
+            assert done.returncode == 0, done.stderr
+        shutil.copytree(out / SLUG, folder)
         return Repository(folder, self.template.home)
 
     def take_over(self, service: Repository) -> int:

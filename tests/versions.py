@@ -1,5 +1,6 @@
 """Repositories of the template with several versions in them, made for the tests of an update."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -144,14 +145,23 @@ class TemplateRepository(Repository):
         return commit
 
     def generate(self, version: str, folder: Path, **answers) -> Repository:
-        """Generate a service of a version into a folder that is not there yet, and make a repository of it."""
-        service = Repository(folder, self.home)
-        (checkout := folder.parent / f"{folder.name}.template").mkdir(parents=True)
+        """Generate a service of a version into a folder that is not there yet; each different one only once."""
+        # The masters lie beside the template: a copy of the repository has masters of its own.
+        key = f"{self.git('rev-parse', version).strip()} {sorted(answers.items())}"
+        master = self.folder.with_name("masters") / hashlib.sha256(key.encode()).hexdigest()
+        if not master.exists():
+            self.bake(version, master, answers)
+        shutil.copytree(master, folder)
+        return Repository(folder, self.home)
+
+    def bake(self, version: str, folder: Path, answers: dict) -> None:
+        """Generate a service of a version with cookiecutter."""
+        (checkout := folder.with_name(f"{folder.name}.template")).mkdir(parents=True)
+        (out := folder.with_name(f"{folder.name}.out")).mkdir()
         archive = subprocess.run(
             ["git", "archive", version], cwd=self.folder, check=True, capture_output=True
-        ).stdout
-        subprocess.run(["tar", "-x", "-C", checkout], input=archive, check=True)
-        (out := folder.parent / f"{folder.name}.out").mkdir()
+        )
+        subprocess.run(["tar", "-x", "-C", checkout], input=archive.stdout, check=True)
         command = [sys.executable, "-m", "cookiecutter", "--no-input", checkout, "--output-dir", out]
         done = subprocess.run(
             [*command, *(f"{name}={answer}" for name, answer in answers.items())],
@@ -162,9 +172,6 @@ class TemplateRepository(Repository):
         assert done.returncode == 0, done.stderr
         (generated,) = out.iterdir()
         generated.rename(folder)
-        out.rmdir()
-        shutil.rmtree(checkout)
-        return service
 
 
 def repository_of(service: Repository) -> Repository:

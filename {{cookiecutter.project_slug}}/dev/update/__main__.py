@@ -5,6 +5,7 @@ one sentence, and nothing was changed. `make` itself makes 2 of every status but
 """
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -56,7 +57,7 @@ def update(options: argparse.Namespace, report: Report) -> None:
         report.in_the_way = service.in_the_way(merge)
         if options.dry_run:
             report.status = "would conflict" if merge.conflicts else "would update"
-            report.diff = service.git("diff", "--no-color", service.head, merge.tree)
+            report.diff = service.git("diff", "--no-color", "--no-ext-diff", service.head, merge.tree)
         elif report.in_the_way:
             raise Refused(
                 "These files are not committed and would be overwritten; move them away, or commit them:"
@@ -139,7 +140,11 @@ def main(arguments: list[str]) -> int:
         report.status, report.reason = "refused", str(error)
     except KeyboardInterrupt:
         report.status, report.reason = "refused", "Interrupted: nothing was changed."
-    print(report.as_json() if options.json else report.as_text(), end="", file=sys.stdout)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a file may have a name in no encoding
+    try:
+        print(report.as_json() if options.json else report.as_text(), end="", flush=True)
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return report.exit_status
 
 

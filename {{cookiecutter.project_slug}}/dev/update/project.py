@@ -28,6 +28,7 @@ MERGE = ("merge.renames=true", "merge.directoryRenames=conflict", "merge.renameL
 QUIET = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
+    "core.fileMode=true",
     "core.safecrlf=false",
     "core.sparseCheckout=false",
 )
@@ -137,7 +138,7 @@ class Project:
                 raise Refused(self.interrupted.read_text(encoding="utf-8"))
             self.interrupted.unlink()
         for name, operation in IN_PROGRESS.items():
-            if (self.folder / self.git.line("rev-parse", "--git-path", name)).exists():
+            if self.has(name):
                 raise Refused(f"A {operation} is in progress: end it first (git status says how).")
         changed = self.git.fields(
             "status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=dirty"
@@ -155,6 +156,14 @@ class Project:
                 raise Refused(
                     "git does not know who you are, and an update is a commit: set user.name and user.email."
                 )
+
+    def has(self, name: str) -> bool:
+        """Whether git's folder has such a file, or git such a reference."""
+        if (self.folder / self.git.line("rev-parse", "--git-path", name)).exists():
+            return True
+        return (
+            name.endswith("_HEAD") and self.git.run("rev-parse", "--verify", "--quiet", name).returncode == 0
+        )
 
     def tree_with(self, service: Path, name: str) -> str:
         """Return the tree of HEAD with the files of a generated service in the place of this one's.
@@ -299,7 +308,7 @@ class Project:
         self.interrupted.unlink()
         if done.returncode == 0 or self.git("ls-files", "--unmerged", "-z", "--", self.top):
             return None
-        if not (self.git_dir / "CHERRY_PICK_HEAD").exists():
+        if not self.has("CHERRY_PICK_HEAD"):
             raise Refused(f"git did not start the update: {said(done)}")
         return said(done)
 

@@ -8,11 +8,26 @@ import sys
 import tomllib
 from pathlib import Path
 
-from cookiecutter.config import BUILTIN_ABBREVIATIONS
-from cookiecutter.repository import expand_abbreviations
-
 from dev.update import record
 from dev.update.git import Git, GitFailed, Refused
+
+EXPAND = """
+import sys
+from cookiecutter import config, repository
+print(repository.expand_abbreviations(sys.argv[1], config.BUILTIN_ABBREVIATIONS))
+"""
+
+
+def expanded(source: str, scratch: Path) -> str:
+    """Return a URL for cookiecutter's `gh:owner/name` and the like, and everything else as it is.
+
+    cookiecutter runs in a process of its own, here and below, that is started in an empty folder: Python imports
+    from where it is started, and a service may have a module that is called as one of cookiecutter's.
+    """
+    if not source.startswith(("gh:", "gl:", "bb:")):
+        return source
+    command = [sys.executable, "-c", EXPAND, source]
+    return subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class Version:
@@ -56,6 +71,7 @@ class Version:
         texts = [f"{name}={answer}" for name, answer in answers.items()]
         done = subprocess.run(
             [*command, "--output-dir", output, *texts],
+            cwd=scratch,
             env=os.environ | {"TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -79,7 +95,7 @@ class Template:
     """A clone of the template's repository, for as long as the update takes."""
 
     def __init__(self, source: str, scratch: Path):
-        source = expand_abbreviations(source, BUILTIN_ABBREVIATIONS)
+        source = expanded(source, scratch)
         self.source, self.scratch = record.without_password(source), scratch
         if Path(source).is_dir():
             source = os.path.abspath(source)
@@ -88,7 +104,8 @@ class Template:
         except GitFailed as error:
             why = str(error).replace(source, self.source)
             raise Refused(f"The template cannot be had from {self.source}: {why.rstrip('.')}.") from None
-        self.git = Git(scratch / "template.git")
+        # Named, not found: with safe.bareRepository=explicit, git finds none.
+        self.git = Git(scratch, GIT_DIR=str(scratch / "template.git"))
         if self.git.run("cat-file", "-e", "HEAD:cookiecutter.json").returncode != 0:
             raise Refused(
                 f"What is at {self.source} is no cookiecutter template: it has no cookiecutter.json."
@@ -96,11 +113,8 @@ class Template:
 
     def tags(self) -> dict[str, str]:
         """Return version -> tag, oldest first, of the tags that are plain versions."""
-        tags = {
-            tag.removeprefix("v"): tag
-            for tag in self.git("tag", "--list").splitlines()
-            if record.numbers(tag)
-        }
+        names = self.git("for-each-ref", "--format=%(refname:strip=2)", "refs/tags").splitlines()
+        tags = {name.removeprefix("v"): name for name in names if record.numbers(name)}
         return dict(sorted(tags.items(), key=lambda item: record.numbers(item[0])))
 
     def commit(self, revision: str) -> str | None:
@@ -116,16 +130,9 @@ class Template:
         """
         if tag := self.tags().get(version):
             return self.commit(f"refs/tags/{tag}")
-        search = (
-            "log",
-            "--reverse",
-            "--format=%H",
-            f'-S"_version": "{version}"',
-            "HEAD",
-            "--",
-            "cookiecutter.json",
-        )
-        commits = self.git(*search).split()
+        added = f'-S"_version": "{version}"'
+        log = ("-c", "log.showSignature=false", "log", "--reverse", "--format=%H")
+        commits = self.git(*log, added, "HEAD", "--", "cookiecutter.json").split()
         if not commits:
             raise Refused(
                 f"The template at {self.source} has no version {version}, which {record.FILE} records: "
@@ -152,7 +159,7 @@ class Template:
             git = Git(
                 folder,
                 ("-c", "core.autocrlf=false", "-c", "core.hooksPath=/dev/null"),
-                GIT_DIR=str(self.git.folder),
+                **self.git.variables,
                 GIT_WORK_TREE=str(folder),
                 GIT_INDEX_FILE=f"{folder}.index",
             )

@@ -1,0 +1,1 @@
+"""Tools of development; the service itself imports none of them."""
