@@ -434,16 +434,18 @@ class TestWhereTheTemplateIs:
         assert update(service, template=template).stdout.startswith("Nothing to do")
 
     def test_tag_with_a_v_and_one_that_is_no_version(self, template, service):
-        """`v1.10.0` is newer than 1.9.0, and `zebra` and a release candidate are not taken by themselves."""
+        """1.10.0 is newer than 1.9.0 and v1.8.0; `zebra` and a release candidate are not taken by themselves."""
+        template.version("1.8.0", tag=False)
+        template.git("tag", "v1.8.0")
         template.version("1.9.0")
-        template.version(
-            "1.10.0", lambda repository: repository.write(f"{SERVICE}/ten.txt", "10\n"), tag=False
-        )
-        template.git("tag", "v1.10.0")
+        template.version("1.10.0", lambda repository: repository.write(f"{SERVICE}/ten.txt", "10\n"))
         template.version("2.0.0", lambda repository: repository.write(f"{SERVICE}/two.txt", "2\n"), tag=False)
         template.git("tag", "2.0.0rc1")
         template.git("tag", "zebra")
-        assert update(service, template=template).stdout.startswith("Updated from 1.0.0 to 1.10.0")
+        assert update(service, "--to", "1.8.0", template=template).stdout.startswith(
+            "Updated from 1.0.0 to 1.8.0"
+        )
+        assert update(service, template=template).stdout.startswith("Updated from 1.8.0 to 1.10.0")
         assert (service.folder / "ten.txt").exists() and not (service.folder / "two.txt").exists()
 
     def test_commit_that_the_service_comes_from(self, template, service):

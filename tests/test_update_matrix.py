@@ -245,7 +245,6 @@ def test_own_tests_pass_once_conflicts_are_resolved(versions, tmp_path, run_in):
     service.git("-c", "core.editor=true", "cherry-pick", "--continue")
     run_in(service.folder, "make", "lint")
     run_in(service.folder, "make", "check")
-    tests = (
-        "tests/test_settings.py tests/test_publishing.py tests/redelivery/test_generated.py leads onboarding"
-    )
-    print(run_in(service.folder, "make", "test", f"ARGS={tests}", timeout=1800))
+    # The tests that kill workers are left out, for time: those of the fresh service run them.
+    arguments = "--ignore=tests/redelivery --ignore=tests/policy --ignore=payments"
+    print(run_in(service.folder, "make", "test", f"ARGS={arguments}", timeout=1800))

@@ -149,8 +149,8 @@ EDITED = Edit(
 RENAMED = Edit(
     "a file that the template renames, edited",
     ("service/checking.py", "service/validators.py"),
-    lambda service: service.change("service/checking.py", "Use one line of text", "Write one line of text"),
-    holds("service/validators.py", "Write one line of text"),
+    lambda service: service.change("service/checking.py", "Refuses line breaks", "Mine refuses line breaks"),
+    holds("service/validators.py", "Mine refuses line breaks"),
     is_gone("service/checking.py"),
 )
 SAME_PATH = Edit(

@@ -1,1 +1,0 @@
-"""Tools of development; the service itself imports none of them."""
