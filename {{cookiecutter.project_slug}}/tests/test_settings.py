@@ -19,6 +19,8 @@ PRODUCTION = {
     "BROKER_URL": "redis://broker.example.com/0",
     "CACHE_URL": "redis://cache.example.com/0",
     "EMAIL_URL": "smtp+tls://user%40example.org:p%23ss@mail.example.com:587",
+    "PAYMENT_PROVIDER": "stripe",
+    "STRIPE_API_KEY": "sk_live_of_nobody",
 }
 # Every variable that .env may have set for this process, so that only what a test says counts.
 FORGET = {
