@@ -132,7 +132,8 @@ def main(arguments: list[str]) -> int:
     """Update, print what was done, and return the exit status."""
     options = parsed(arguments)
     for name in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, stopped)
+        if signal.getsignal(name) != signal.SIG_IGN:  # as nohup sets it
+            signal.signal(name, stopped)
     report = Report(has_cruft=(FOLDER / ".cruft.json").exists())
     try:
         update(options, report)
