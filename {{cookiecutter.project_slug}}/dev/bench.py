@@ -197,7 +197,7 @@ def measure(options: argparse.Namespace, progress: Progress) -> dict[str, dict[s
             for variant in options.chosen[:: -1 if number % 2 else 1]:
                 with (
                     tempfile.TemporaryDirectory(prefix=f"bench-{variant.name}-") as directory,
-                    Lab(variant, Path(directory) / "lab") as lab,
+                    Lab(variant, Path(directory) / "lab", loglevel=options.loglevel) as lab,
                 ):
                     result = one.measure(lab, options.size)
                 found[variant.name].append({name: round(value, 3) for name, value in result.items()})
@@ -277,6 +277,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--cpu-s", type=float, default=10, help="seconds for which CPU is counted (default 10)"
     )
+    parser.add_argument("--loglevel", default="WARNING", help="of all workers (default WARNING)")
     parser.add_argument("--only", default=",".join(words), help=f"some of {','.join(words)} (default all)")
     parser.add_argument(
         "--variants",

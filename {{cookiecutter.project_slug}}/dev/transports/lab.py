@@ -50,7 +50,7 @@ class Worker:
         self.log = lab.directory / f"{name}.log"
         self.ready_file = lab.directory / "ready" / f"{name}@lab"
         arguments = ["--queues", queues, "--concurrency", str(concurrency), "--hostname", f"{name}@lab"]
-        arguments = ["worker", "--loglevel", "INFO", *arguments]
+        arguments = ["worker", "--loglevel", lab.loglevel, *arguments]
         self.process = lab.start_app(self.log, *arguments, environment={lab_app.CLOCK: str(clock_s)})
 
     def is_ready(self) -> bool:
@@ -118,7 +118,7 @@ class Lab:
     `durable` writes each command to disk before it is answered (appendonly, appendfsync always), so that what the
     sender was told survives a SIGKILL of Redis. `transport_options` are laid over the variant's own;
     `time_limit_s` is the policy's for each of the tasks. `server` is another Redis than a plain one, `broker` another
-    URL than its own.
+    URL than its own, `loglevel` the workers'.
     """
 
     def __init__(
@@ -130,8 +130,9 @@ class Lab:
         time_limit_s: int = 60,
         server: RedisServer | None = None,
         broker: str = "",
+        loglevel: str = "INFO",
     ):
-        self.variant, self.directory = variant, directory
+        self.variant, self.directory, self.loglevel = variant, directory, loglevel
         for folder in ("ready", "temporary"):
             (directory / folder).mkdir(parents=True)
         self.data = directory / "redis" if durable else None
