@@ -1,10 +1,14 @@
 """Messages of every kind: priorities, several queues, two of one tag, and what nobody can read."""
 
 import json
+import time
+from queue import Empty
+from types import SimpleNamespace
 
 import pytest
 
 from redelivery.broker import holder
+from redelivery.broker.channel import LOOK_S, Channel
 from tests.broker.tools import done, run
 
 MESSAGE = {"properties": {"delivery_tag": "a-tag"}, "headers": {}, "body": ""}
@@ -47,6 +51,18 @@ def test_message_is_registered_in_the_step_that_takes_it(server):
     seconds, rest = server.hget("redelivery.leases", "a-tag").decode().split(" ", 1)
     assert (float(seconds), rest) == (since, "node:1:a 0 lab")
     assert abs(since - server.time()[0]) < 5
+
+
+@pytest.mark.parametrize(("buffered", "due_s"), [(True, 0), (False, LOOK_S)])
+def test_word_of_redis_that_came_with_the_answer(buffered, due_s):
+    """The client has read it already, so no poll will see it: the next take must not wait."""
+    channel = Channel.__new__(Channel)
+    connection = SimpleNamespace(can_read=lambda: buffered, read_response=lambda: [[]])
+    vars(channel).update(takes=True, _armed=True, _sent=1, client=SimpleNamespace(connection=connection))
+    before = time.monotonic()
+    with pytest.raises(Empty):
+        channel._brpop_read()
+    assert (channel.due_at - before >= due_s) if due_s else channel.due_at == 0
 
 
 @pytest.mark.parametrize(
