@@ -4,6 +4,7 @@ import ast
 import hashlib
 import itertools
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -159,6 +160,44 @@ def test_git_url_is_as_good_as_a_folder(cookiecutter, bake, template, tmp_path):
     run = cookiecutter("project_slug=shop", source=f"file://{repository}")
     assert run.returncode == 0, run.stderr
     assert files_of(run.sandbox / "out" / "shop") == files_of(bake(sandbox=tmp_path / "folder"))
+
+
+@pytest.mark.parametrize(
+    ("url", "recorded"),
+    [
+        ("https://git.example.com/t.git", "https://git.example.com/t.git"),
+        ("git@git.example.com:t.git", "git@git.example.com:t.git"),
+        ("https://ann:word-of-ann@git.example.com/t.git", ""),
+    ],
+)
+def test_url_is_recorded_without_a_password(cookiecutter, template, home, tmp_path, url, recorded):
+    """An update finds the template at its URL; a secret in it goes nowhere, and neither does a folder."""
+    repository = shutil.copytree(template, tmp_path / "t")
+    git = ["git", "-C", repository, "-c", "user.name=Ann", "-c", "user.email=ann@example.com"]
+    for command in (
+        ("init", "-q"),
+        ("add", "--all"),
+        ("commit", "-q", "--allow-empty", "--message", "As it is"),
+    ):
+        subprocess.run([*git, *command], check=True)
+    (home / ".gitconfig").write_text(f'[url "file://{repository}"]\n    insteadOf = {url}\n')
+    run = cookiecutter("project_slug=shop", source=url)
+    (home / ".gitconfig").unlink()
+    assert run.returncode == 0, run.stderr
+    service = run.sandbox / "out" / "shop"
+    assert tomllib.loads((service / ".template.toml").read_text())["template"] == recorded
+    assert not any(b"word-of-ann" in (text or b"") for text in files_of(service).values())
+
+
+def test_own_settings_win(bake, run_in):
+    """service/settings/own.py is read last."""
+    service = bake()
+    run_in(service, "make", ".env")
+    with (service / "service" / "settings" / "own.py").open("a") as own:
+        own.write("\nfrom service.settings.web import MIDDLEWARE as COMMON\n\nMIDDLEWARE = COMMON[:1]\n")
+        own.write('LANGUAGE_CODE = "de"\n')
+    show = "from service import settings; print(settings.LANGUAGE_CODE, len(settings.MIDDLEWARE))"
+    assert run_in(service, "python", "-c", show) == "de 1\n"
 
 
 class TestOddButLegalAnswers:
