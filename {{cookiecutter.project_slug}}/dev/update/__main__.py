@@ -48,6 +48,8 @@ def update(options: argparse.Namespace, report: Report) -> None:
         since = template.wanted(options.since) if options.since else template.recorded(known.version)
         old, new = template.version(since), template.version(template.wanted(options.to))
         report.recorded, report.wanted = known.version, new.name
+        if not options.since and known.version not in template.tags():
+            report.taken_for = since
         merge = merged(options, report, service, known, old, new)
         if merge is None:
             return

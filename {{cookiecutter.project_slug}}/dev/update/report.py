@@ -16,6 +16,9 @@ NOT_COMMITTED = """
 The update is complete and staged, but git could not commit it: {reason}
 Mend that, then: git cherry-pick --continue. To take it back: git cherry-pick --abort
 """
+UNTAGGED = """\
+The template has no tag {recorded}: taken to be {commit}, the first commit of it. Another is named with --from COMMIT.
+"""
 CRUFT = """
 .cruft.json still names the version before. To use cruft again, let it know: cruft link --checkout {wanted} TEMPLATE
 """
@@ -29,6 +32,7 @@ class Report:
     status: str = "up to date"
     recorded: str = ""  # the version that the service had
     wanted: str = ""  # the version that it was to get
+    taken_for: str = ""  # the template's commit that the recorded version was taken for, having no tag
     commit: str = ""  # HEAD afterwards
     changed: list[str] = field(default_factory=list)  # "M path", "A path", "D path"
     conflicts: dict[str, str] = field(default_factory=dict)  # path -> what happened on both sides
@@ -71,6 +75,8 @@ class Report:
         if self.status == "up to date":
             return f"Nothing to do: the service is at {self.recorded}, and so is what was asked for.\n"
         parts = [self.diff, self.headline(), *(f"{line}\n" for line in self.about_answers())]
+        if self.taken_for:
+            parts.append(UNTAGGED.format(recorded=self.recorded, commit=self.taken_for[:10]))
         if self.left_out:
             parts += [
                 "Deleted here, so that their changes are left out:\n",

@@ -123,22 +123,36 @@ class Template:
         return os.fsdecode(done.stdout).strip() or None
 
     def recorded(self, version: str) -> str:
-        """Return the commit of a recorded version: its tag, else the first commit that called itself that.
+        """Return the commit of a recorded version: its tag, else the first commit that it can have come from.
 
         The first one, because a difference that the service has already merges clean, and one that is left out
         would never come.
         """
         if tag := self.tags().get(version):
             return self.commit(f"refs/tags/{tag}")
-        added = f'-S"_version": "{version}"'
-        log = ("-c", "log.showSignature=false", "log", "--reverse", "--format=%H")
-        commits = self.git(*log, added, "HEAD", "--", "cookiecutter.json").split()
-        if not commits:
+        named = self.commits_with(f'"_version": "{version}"', "cookiecutter.json")
+        if not named:
             raise Refused(
                 f"The template at {self.source} has no version {version}, which {record.FILE} records: "
                 'name the commit that the service comes from: make update ARGS="--from COMMIT".'
             )
-        return commits[0]
+        # Nothing that records a version was generated before the template had this file.
+        recording = self.commits_with("cookiecutter._version", f":(glob)*/{record.FILE}")
+        order = self.git("rev-list", "--reverse", "--topo-order", "HEAD").split()
+        return max(named[0], *recording[:1], key=order.index)
+
+    def commits_with(self, text: str, path: str) -> list[str]:
+        """Return the commits that added a text to a file, or removed it, the oldest first."""
+        log = (
+            "-c",
+            "log.showSignature=false",
+            "log",
+            "--reverse",
+            "--topo-order",
+            "--format=%H",
+            f"-S{text}",
+        )
+        return self.git(*log, "HEAD", "--", path).split()
 
     def wanted(self, revision: str | None) -> str:
         """Return the commit to update to: what was asked for, else the newest version, else the newest commit."""
