@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from conftest import ROOT
 from versions import (
     SERVICE,
+    TINY_QUESTIONS,
     Repository,
     TemplateRepository,
     environment,
@@ -423,15 +425,25 @@ class TestWhereTheTemplateIs:
         )
         assert service.git("diff", "HEAD~3").strip() == ""
 
-    def test_template_without_tags(self, template, service):
-        """The first commit that called itself so is what the service is taken to come from."""
-        template.git("tag", "--delete", "1.0.0", "1.1.0")
-        template.write(f"{SERVICE}/more.txt", "more\n")
-        template.commit("More, without a version")
-        done = update(service, template=template)
+    def test_template_without_tags(self, template, place):
+        """The first commit that called itself so and wrote a record is what the service is taken to come from."""
+        first = TemplateRepository(place / "untagged", place / "home")
+        first.folder.mkdir()
+        first.write("cookiecutter.json", TINY_QUESTIONS)
+        repository_of(first)
+        shutil.copytree(
+            template.folder, first.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git")
+        )
+        first.change("cookiecutter.json", "1.1.0", "1.0.0")
+        recording = first.commit("The first that can be generated")
+        service = repository_of(first.generate("HEAD", place / "of no tag"))
+        first.write(f"{SERVICE}/more.txt", "more\n")
+        first.commit("More, without a version")
+        done = update(service, template=first)
         assert done.returncode == 0, done.stdout
-        assert service.read("more.txt") == "more\n" and "line three" in service.read("numbers.txt")
-        assert update(service, template=template).stdout.startswith("Nothing to do")
+        assert f"no tag 1.0.0: taken to be {recording[:10]}, the first commit of it." in done.stdout
+        assert service.read("more.txt") == "more\n"
+        assert update(service, template=first).stdout.startswith("Nothing to do")
 
     def test_tag_with_a_v_and_one_that_is_no_version(self, template, service):
         """1.10.0 is newer than 1.9.0 and v1.8.0; `zebra` and a release candidate are not taken by themselves."""

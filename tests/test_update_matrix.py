@@ -100,6 +100,8 @@ def test_unchanged_service_becomes_a_fresh_one(versions, newest, tmp_path, versi
 def test_from_every_tag(template, tmp_path, tag):
     """From each version that was ever published, with additions of one's own, to what the template is now."""
     versions = clone_of_this(tmp_path)
+    if ".template.toml" not in versions.git("ls-tree", "-r", "--name-only", tag):
+        pytest.skip(f"{tag} is older than `make update`")
     shutil.copytree(template, versions.folder, dirs_exist_ok=True)
     now = versions.commit("As it is")
     service = repository_of(versions.generate(tag, tmp_path / SLUG, project_slug=SLUG))
@@ -134,8 +136,10 @@ def wrong_versions(repository: Repository) -> list[str]:
     wrong = [
         f"{tag} calls itself {version_at(tag)}" for tag in tags if version_at(tag) != tag.removeprefix("v")
     ]
+    # The first version was called so from the beginning, before there was anything to take.
+    later = sorted(tags, key=number)[1:]
     wrong += [
-        f"{tag} is not where its version begins" for tag in tags if version_at(f"{tag}~1") == version_at(tag)
+        f"{tag} is not where its version begins" for tag in later if version_at(f"{tag}~1") == version_at(tag)
     ]
     now = json.loads(repository.read("cookiecutter.json"))["_version"]
     wrong += [f"{now} is older than {tag}" for tag in tags if number(now) < number(tag)]
