@@ -32,7 +32,12 @@ LAST_S = 5
 #: Items read at once, and records kept in memory while the database is away.
 BATCH, MOST_IN_MEMORY = 100, 10_000
 
+#: Seconds for which the start of a pool process waits for a record that is being written to SQLite.
+FORK_S = 2
+
 _recorder: Recorder | None = None
+#: Held while this thread is at the database, and while a pool process is forked.
+_at_database = threading.Lock()
 
 
 def connect() -> None:
@@ -84,16 +89,17 @@ class Recorder(threading.Thread):
         pause_s, last = 0.0, False
         while not last:
             last = self.ending
-            try:
-                self.move()
-                pause_s = 0.0
-            except Exception as error:  # no database, no table, no Redis: each has errors of its own
-                if not pause_s:
-                    logger.warning("records of kills are kept until they can be stored: %s", error)
-                pause_s = min(pause_s * 2 or 1, LOOK_S)
-            finally:
-                # A pool child that is forked must not find an open connection here.
-                connections.close_all()
+            with _at_database:
+                try:
+                    self.move()
+                    pause_s = 0.0
+                except Exception as error:  # no database, no table, no Redis: each has errors of its own
+                    if not pause_s:
+                        logger.warning("records of kills are kept until they can be stored: %s", error)
+                    pause_s = min(pause_s * 2 or 1, LOOK_S)
+                finally:
+                    # A pool child that is forked must not find an open connection here.
+                    connections.close_all()
             if not last:
                 self.work.wait(pause_s or LOOK_S)
                 self.work.clear()
@@ -116,8 +122,26 @@ class Recorder(threading.Thread):
             self.join(LAST_S)
 
 
+def _keep_from_forks() -> None:
+    """Let no process be forked while a record is on its way to SQLite, but not for long.
+
+    SQLite keeps its locks in the memory of a process. A child that is forked while this thread has one takes it for its
+    own and waits for nobody, until its tasks fail with "database is locked" (measured).
+    """
+    if not any(connections[alias].vendor == "sqlite" for alias in connections):
+        return
+    taken: list[bool] = []
+    os.register_at_fork(
+        before=lambda: taken.append(_at_database.acquire(timeout=FORK_S)),
+        after_in_parent=lambda: taken.pop() and _at_database.release(),
+        after_in_child=lambda: taken.pop() and _at_database.release(),
+    )
+
+
 def _start(**_: Any) -> None:
     global _recorder
+    if _recorder is None:
+        _keep_from_forks()
     _recorder = Recorder()
     _recorder.start()
     atexit.register(_recorder.end)

@@ -66,7 +66,7 @@ def _refuse_or_start(sender: Any = None, **_: Any) -> None:
         found = [str(error)]
     if found:
         force.refuse("the worker does not start: " + " | ".join(found))
-    if force.transport_on(state.app):
+    if state.transport:
         broker.begin(sender.hostname)
 
 

@@ -8,10 +8,10 @@ import os
 
 import pytest
 
-from redelivery import policy
+from redelivery import force, policy
 from redelivery.testing.case import all_cases
 from redelivery.testing.evidence import Evidence, by_place
-from redelivery.testing.promises import RUNS, faults
+from redelivery.testing.promises import RUNS, faults, runs
 
 _EMPTY = pytest.param(None, marks=pytest.mark.skip(reason="ack_policy.toml has no task yet"))
 
@@ -80,7 +80,7 @@ def test_real_kill(evidence, task, event):
     outcomes = [outcome for outcome in evidence.kills_of(task) if outcome["event"] == event]
     assert outcomes, f"{task} was never held for {event}"
     for outcome in outcomes:
-        assert outcome["runs"] == RUNS[event][entry.ack], outcome
+        assert outcome["runs"] == runs(event, entry.ack, force.in_force().transport), outcome
         assert outcome["effects"] == outcome["foretold"], (
             f"{outcome} (two calls share one world here: does prepare() give each its own rows and recipients?)"
         )

@@ -187,6 +187,8 @@ def sigterm_main(strike: Strike) -> None:
     time.sleep(1)
     strike.release()
     strike.wait(lambda: worker.process.poll() is not None, "the worker to drain")
+    if strike.world.unacknowledged():  # what the task has published itself, or what it should not have left
+        strike.take_over()
 
 
 def sigterm_all(strike: Strike) -> None:

@@ -63,6 +63,12 @@ class Addresses:
         for alias, name in self.databases.items():
             settings.DATABASES[alias]["NAME"] = name
             connections[alias].settings_dict["NAME"] = name
+            if connections[alias].vendor == "sqlite":
+                # Real kills run several tasks at once. Without this SQLite refuses one of two that read and then write,
+                # at once and without waiting (measured: "database is locked").
+                options = connections[alias].settings_dict["OPTIONS"]
+                options.setdefault("transaction_mode", "IMMEDIATE")
+                options.setdefault("timeout", 20)
         caches = {
             alias: {
                 "BACKEND": "django.core.cache.backends.redis.RedisCache",
@@ -170,7 +176,11 @@ class World:
             connection.ops.execute_sql_flush(
                 connection.ops.sql_flush(no_style(), used, reset_sequences=False, allow_cascade=True)
             )
+        # But for the bindings of queues to exchanges: who has declared them does not do so again.
+        bindings = {key: self._redis.smembers(key) for key in self._redis.scan_iter("*_kombu.binding.*")}
         self._redis.flushall()
+        for key, members in bindings.items():
+            self._redis.sadd(key, *members)
         self.mailbox.forget()
         self.mailbox.behave()
 

@@ -48,7 +48,9 @@ class Holder:
 
     def hold(self, task_id: str) -> None:
         """Say that the point is reached, and wait."""
-        (self.directory / "held" / task_id).write_text(str(os.getpid()))
+        partial = self.directory / f"{task_id}.pid"
+        partial.write_text(str(os.getpid()))
+        partial.rename(self.directory / "held" / task_id)
         while not (self.directory / "release").exists():
             time.sleep(0.01)
 

@@ -1,6 +1,9 @@
 """From Redis to the database: each record once, whoever moves it, and nothing lost while the database is away."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -170,3 +173,46 @@ def test_last_records_are_written_at_the_end(monkeypatch):
     thread.records.append({"last": 1})
     thread.end()
     assert stored == ['{"last": 1}']
+
+
+FORK = """
+import os, sys, threading, time
+import django
+
+django.setup()
+from redelivery import recorder
+
+recorder.FORK_S = float(sys.argv[1])
+recorder._keep_from_forks()
+begun, done = threading.Event(), threading.Event()
+
+def write():
+    with recorder._at_database:
+        begun.set()
+        time.sleep(float(sys.argv[2]))
+        done.set()
+
+threading.Thread(target=write, daemon=True).start()
+begun.wait()
+child = os.fork()
+if not child:
+    os._exit(0)
+print(done.is_set(), flush=True)
+os.waitpid(child, 0)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("patience_s", "writes_s", "waited"), [("60", "0.5", "True"), ("0.1", "60", "False")]
+)
+def test_no_pool_process_is_forked_while_sqlite_is_written_to(settings, patience_s, writes_s, waited):
+    """A child would take the lock of SQLite for its own, for ever; and a database that hangs stops no fork."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, patience_s, writes_s],
+        cwd=settings.BASE_DIR,
+        env={**os.environ, "DATABASE_URL": "sqlite:///db.sqlite3"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == waited, done.stderr

@@ -287,3 +287,31 @@ def test_commands_under_another_name_report_a_broken_policy(tmp_path):
     (tmp_path / "manage.py").rename(tmp_path / "shopctl")
     in_one_line(project.run("shopctl", "check"), 1)
     in_one_line(project.run("shopctl", "runserver", "--noreload", "127.0.0.1:0"), 3)
+
+
+TOPICS = """
+from kombu import Exchange, Queue
+
+CELERY_TASK_QUEUES = [Queue("main", Exchange("topics", type="topic"), routing_key="main.#")]
+CELERY_TASK_ROUTES = {"shop.tasks.count": {"exchange": "topics", "routing_key": "main.in"}}
+"""
+EMPTIED = """\
+import django
+
+django.setup()
+from redelivery.testing.sandbox import celery_app, sandbox
+
+with sandbox() as world:
+    for _ in range(2):
+        celery_app().tasks["shop.tasks.count"].delay()
+        print(len(world.waiting_messages()))
+        world.empty()
+"""
+
+
+def test_an_empty_sandbox_still_routes(tmp_path):
+    """A queue is bound to its exchange once in a process: a message must arrive also after the world was emptied."""
+    project = Project(tmp_path)
+    settings = tmp_path / "shop" / "settings.py"
+    settings.write_text(settings.read_text() + TOPICS)
+    assert project.run("-c", EMPTIED).stdout.split() == ["1", "1"]
