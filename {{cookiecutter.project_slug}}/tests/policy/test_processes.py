@@ -315,3 +315,24 @@ def test_an_empty_sandbox_still_routes(tmp_path):
     settings = tmp_path / "shop" / "settings.py"
     settings.write_text(settings.read_text() + TOPICS)
     assert project.run("-c", EMPTIED).stdout.split() == ["1", "1"]
+
+
+ROOT_OF = """\
+import django
+
+django.setup()
+from redelivery.source import project_root
+from redelivery.testing.sandbox import celery_app
+
+celery_app()
+print(project_root())
+"""
+
+
+@pytest.mark.parametrize("base", [None, "Path(__file__).parent", "str(Path(__file__).parents[1])"])
+def test_code_of_the_project_is_found(tmp_path, base):
+    """Where BASE_DIR is missing, or is the folder of the settings alone, since they became a package."""
+    project = Project(tmp_path)
+    settings = tmp_path / "shop" / "settings.py"
+    settings.write_text(settings.read_text() + (f"BASE_DIR = {base}\n" if base else ""))
+    assert project.run("-c", ROOT_OF).stdout.strip() == str(tmp_path)
