@@ -163,8 +163,9 @@ class Lab:
         try:
             if self.variant.policy:
                 log = self.directory / "migrate.log"
-                if self.start_app(log, "migrate").wait():
-                    raise RuntimeError(f"the lab's database cannot be made:\n{log.read_text()[-3000:]}")
+                if status := self.start_app(log, "migrate").wait():
+                    said = log.read_text()[-3000:]
+                    raise RuntimeError(f"the lab's database cannot be made, status {status}:\n{said}")
             self.sender = Sender(self)
             self.stack.callback(processes.stop, self.sender.process, 2)
         except BaseException:
