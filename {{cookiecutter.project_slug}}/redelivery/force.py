@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.management import ManagementUtility
 from kombu import Queue
 
-from redelivery import log, policy, publish, recorder, retry, settle, versions, worker
+from redelivery import log, notify, policy, publish, recorder, retry, settle, versions, worker
 from redelivery.policy import Policy, PolicyError, TaskPolicy
 
 #: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for
@@ -84,6 +84,7 @@ def setup(app: Celery) -> None:
         )
         _in_force.cure = "Call it for one of them: there is one policy, for the tasks of one app."
     log.connect()
+    notify.connect()
     worker.connect(app)
     recorder.connect()
     if app.configured:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -29,8 +29,9 @@ class Command(BaseCommand):
             "--since",
             default="7d",
             metavar="WHEN",
-            help="30m, 12h, 7d, 2w, or a date: 2026-01-31 (default: 7d)",
+            help="30m, 12h, 7d, 2w, a date: 2026-01-31, or seconds since 1970: 1769817600.5 (default: 7d)",
         )
+        parser.add_argument("--worker", metavar="NODE", help="only those of one worker, by node name")
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
         parser.add_argument(
             "--purge", metavar="WHEN", help="delete what is older, such as 90d; what waits in the admin stays"
@@ -44,7 +45,7 @@ class Command(BaseCommand):
             if before:
                 self.purge(before)
             else:
-                self.show(since, options["json"])
+                self.show(since, options["worker"], options["json"])
         except DatabaseError as error:
             raise CommandError(f"The database does not answer as it should (migrated?): {error}") from None
 
@@ -62,8 +63,8 @@ class Command(BaseCommand):
         except Exception as error:  # redis-py's and kombu's errors have no common base
             self.stderr.write(f"Without what was not moved from the broker to the database yet: {error}")
 
-    def show(self, since: datetime, as_json: bool) -> None:
-        rows = summary(Kill.objects.filter(at__gte=since))
+    def show(self, since: datetime, worker: str | None, as_json: bool) -> None:
+        rows = summary(Kill.objects.filter(at__gte=since, **({"worker": worker} if worker else {})))
         waiting = Parked.objects.filter(state=Parked.State.WAITING).count()
         if as_json:
             found = {"since": since.isoformat(), "kills": rows, "waiting": waiting}
@@ -95,6 +96,8 @@ def moment(option: str, text: str) -> datetime:
     try:
         if found := re.fullmatch(r"(\d+)([mhdw])", text):
             then = timezone.now() - timedelta(**{UNITS[found[2]]: int(found[1])})
+        elif re.fullmatch(r"\d{9,11}(\.\d+)?", text):
+            then = datetime.fromtimestamp(float(text), UTC)
         else:
             then = timezone.make_aware(datetime.combine(date.fromisoformat(text), time()))
         return timezone.localtime(then)
