@@ -18,7 +18,16 @@ import postgresql
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-QUESTIONS = ("project_name", "project_slug", "description", "author", "domain", "ci", "worked_examples")
+QUESTIONS = (
+    "project_name",
+    "project_slug",
+    "description",
+    "author",
+    "domain",
+    "ci",
+    "worked_examples",
+    "ansible",
+)
 CI_KINDS = ("github", "gitlab", "none")
 
 WATCHER = '''

@@ -14,10 +14,15 @@ from conftest import CI_KINDS, ROOT
 
 EXPECTED_FILES = Path(__file__).with_name("expected_files.txt")
 
-COMBINATIONS = [
-    pytest.param({"ci": ci, "worked_examples": examples}, id=f"{ci}, examples {examples}")
-    for ci, examples in itertools.product(CI_KINDS, ("yes", "no"))
-]
+
+def combination(ci, examples):
+    """Answers in which every pair of them occurs, without a third factor of two."""
+    ansible = "yes" if (examples == "yes") == (ci != "gitlab") else "no"
+    answers = {"ci": ci, "worked_examples": examples, "ansible": ansible}
+    return pytest.param(answers, id=f"{ci}, examples {examples}, ansible {ansible}")
+
+
+COMBINATIONS = list(itertools.starmap(combination, itertools.product(CI_KINDS, ("yes", "no"))))
 
 ODD_BUT_LEGAL = {
     "project_name": "Søn & O'Neill's 100 % #1 <b>shop</b> 日本",
@@ -64,12 +69,12 @@ def files_of(folder) -> dict[str, bytes]:
     }
 
 
-def expected_files(ci, worked_examples) -> set[str]:
+def expected_files(ci, worked_examples, ansible) -> set[str]:
     """Read the list of files for these answers."""
     expected = set()
     for line in EXPECTED_FILES.read_text().splitlines():
         needs, _, name = line.rpartition(": ")
-        if line and not line.startswith("#") and needs in ("", ci):
+        if line and not line.startswith("#") and needs in ("", ci, ansible == "yes" and "ansible"):
             expected.add(name.replace("<apps>/", "" if worked_examples == "yes" else "examples/"))
     return expected
 
@@ -218,7 +223,7 @@ class TestOddButLegalAnswers:
     def test_record_says_what_was_answered(self, odd):
         """An update reads the same answers that were given."""
         recorded = tomllib.loads((odd / ".template.toml").read_text(encoding="utf-8"))["answers"]
-        assert recorded == ODD_BUT_LEGAL | {"ci": "github", "worked_examples": True}
+        assert recorded == ODD_BUT_LEGAL | {"ci": "github", "worked_examples": True, "ansible": True}
 
     def test_environment_reads_the_same_everywhere(self, odd, run_in):
         """django-environ and a shell read the same name from .env."""

@@ -67,8 +67,8 @@ def test_folder_of_the_same_name_is_left_alone(cookiecutter, tmp_path):
 
 @pytest.mark.parametrize(
     ("question", "answer"),
-    [("ci", "jenkins"), ("worked_examples", "maybe")],
-    ids=["unknown CI", "neither yes nor no"],
+    [("ci", "jenkins"), ("worked_examples", "maybe"), ("ansible", "later")],
+    ids=["unknown CI", "neither yes nor no", "neither yes nor no, of another question"],
 )
 def test_choices_are_refused_by_cookiecutter_itself(cookiecutter, question, answer):
     """Cookiecutter knows the choices, and names the answer; no folder is made."""
