@@ -11,10 +11,10 @@ TEMPLATE = {{cookiecutter.project_slug}}
 SERVICE_VENV ?= $(CURDIR)/.venv-service
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix lint format docs lock venv
+.PHONY: help demo test test-host matrix lint format docs lock venv
 
 help: ## Say what the targets do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: venv ## Generate a service in a temporary folder and run its demo
 	@folder=$$(mktemp -d) || exit 1; \
@@ -27,6 +27,9 @@ test: venv lint ## Every combination of answers, bad answers, and the generated 
 
 matrix: venv ## Measure what becomes of edits by each way to update, and write it into docs/updating.md
 	@"$(VENV)/bin/python" tests/update_matrix.py
+
+test-host: venv ## Boot hosts with systemd, deploy to them, and print what was seen (root; ARGS="--short --json FILE")
+	@"$(VENV)/bin/python" -B tests/machines/run.py $(ARGS)
 
 lint: venv ## Style and format of the template's own files, nothing changed
 	@"$(VENV)/bin/ruff" check .
@@ -45,6 +48,8 @@ lock: ## Write requirements-dev.txt again from requirements-dev.in, and the serv
 	uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--custom-compile-command "make lock" --quiet $(ARGS) requirements-dev.in --output-file requirements-dev.txt
 	$(MAKE) --no-print-directory -C "$(TEMPLATE)" lock ARGS="$(ARGS)"
+	cd "$(TEMPLATE)/deploy/.{{cookiecutter.__ansible}}" && uv pip compile --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command "make lockdeploy" --quiet $(ARGS) requirements.in --output-file requirements.txt
 
 venv:
 	@command -v "$(PYTHON)" >/dev/null || { echo "$(PYTHON) is not on the PATH: install Python 3.11 or newer, or say which one to use: make PYTHON=/path/to/python3." >&2; exit 1; }
