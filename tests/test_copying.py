@@ -1,5 +1,6 @@
 """The recipes of docs/copying.md, carried out block by block in three projects that nobody made for them."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,43 @@ def make(reference, service_venv, tmp_path):
 def check_is_content(output: str) -> None:
     """The checks name what is to be decided, and no error."""
     assert "are open decisions" in output and "ERRORS" not in output
+
+
+#: What the tasks of each project say of a stop.
+STOPS = {
+    "startproject": ("TimeoutStopSec=1845", "none"),
+    "cookiecutter_layout": ("TimeoutStopSec=345", "none"),
+    "src_layout": ("TimeoutStopSec=46", "acme.billing.book-payment, acme.billing.remind"),
+}
+UNIT = """[Service]
+ExecStart=/bin/true
+TimeoutStopSec=10
+"""
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.__name__)
+def test_only_the_drain(make, tmp_path, maker):
+    """Recipe (a): the number is that of the tasks, and the drop-in says it, and nothing that systemd does not know."""
+    project = make(maker)
+    (units := tmp_path / "units").mkdir()
+    (units / "work.service").write_text(UNIT)
+    seconds, unlimited = STOPS[maker.__name__]
+    number = seconds.partition("=")[2]
+    for block in recipe("a"):
+        output = project.follow(block, UNITS=str(units), WORKER="work", SECONDS_TO_STOP=number)
+        if block.target == "number":
+            assert output.splitlines()[-2:] == [f"Without a time limit: {unlimited}", seconds]
+    drop_in = (units / "work.service.d" / "drain.conf").read_text().splitlines()
+    assert {seconds, "KillMode=mixed"} <= set(drop_in)
+    if shutil.which("systemd-analyze"):
+        verify = ["systemd-analyze", "verify", "work.service"]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "SYSTEMD_UNIT_PATH": str(units),
+            "SYSTEMD_LOG_LEVEL": "warning",
+        }
+        said = subprocess.run(verify, env=environment, cwd=units, capture_output=True, text=True, check=False)
+        assert "drain.conf" not in said.stderr, said.stderr
 
 
 #: What of the tests that a recipe runs is run here, for time: everything in the first project, once.
