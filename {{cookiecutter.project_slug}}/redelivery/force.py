@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.management import ManagementUtility
 from kombu import Queue
 
-from redelivery import log, notify, policy, publish, recorder, retry, settle, versions, worker
+from redelivery import log, notify, policy, publish, recorder, retry, settle, stopping, versions, worker
 from redelivery.policy import Policy, PolicyError, TaskPolicy
 
 #: The status that gunicorn takes as "failed to boot": it stops, instead of starting the worker again for
@@ -86,6 +86,7 @@ def setup(app: Celery) -> None:
     log.connect()
     notify.connect()
     worker.connect(app)
+    stopping.connect(app)
     recorder.connect()
     if app.configured:
         _apply(_in_force)
