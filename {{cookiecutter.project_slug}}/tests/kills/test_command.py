@@ -55,6 +55,16 @@ def test_table_by_day_task_and_cause():
     assert output("--since", "2w").count("shop.mail") == 3
 
 
+def test_only_some_workers_since_a_second():
+    """What a deploy asks about the workers that it has stopped."""
+    for worker in ("a@here", "b@here", "c@here"):
+        kill(worker=worker)
+        kill(timedelta(hours=3), worker=worker)
+    since = f"{(timezone.now() - timedelta(hours=2)).timestamp():.3f}"
+    found = json.loads(output("--json", "--worker", "a@here", "--worker", "c@here", "--since", since))
+    assert [row["kills"] for row in found["kills"]] == [2]
+
+
 def test_json():
     kill()
     found = json.loads(output("--json", "--since", "12h"))

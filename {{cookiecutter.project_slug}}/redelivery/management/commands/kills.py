@@ -31,7 +31,9 @@ class Command(BaseCommand):
             metavar="WHEN",
             help="30m, 12h, 7d, 2w, a date: 2026-01-31, or seconds since 1970: 1769817600.5 (default: 7d)",
         )
-        parser.add_argument("--worker", metavar="NODE", help="only those of one worker, by node name")
+        parser.add_argument(
+            "--worker", metavar="NODE", action="append", help="only those of this worker; may be given again"
+        )
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
         parser.add_argument(
             "--purge", metavar="WHEN", help="delete what is older, such as 90d; what waits in the admin stays"
@@ -63,8 +65,8 @@ class Command(BaseCommand):
         except Exception as error:  # redis-py's and kombu's errors have no common base
             self.stderr.write(f"Without what was not moved from the broker to the database yet: {error}")
 
-    def show(self, since: datetime, worker: str | None, as_json: bool) -> None:
-        rows = summary(Kill.objects.filter(at__gte=since, **({"worker": worker} if worker else {})))
+    def show(self, since: datetime, workers: list[str] | None, as_json: bool) -> None:
+        rows = summary(Kill.objects.filter(at__gte=since, **({"worker__in": workers} if workers else {})))
         waiting = Parked.objects.filter(state=Parked.State.WAITING).count()
         if as_json:
             found = {"since": since.isoformat(), "kills": rows, "waiting": waiting}
