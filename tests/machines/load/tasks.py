@@ -9,12 +9,14 @@ from load.models import Run
 
 
 def _run(task, number: int, seconds: float) -> None:
+    """A second run is seen as soon as it begins, so it ends at once: nobody waits for it."""
     queue = task.request.delivery_info["routing_key"]
     row = Run(
         number=number, queue=queue, worker=task.request.hostname, seconds=seconds, started_at=timezone.now()
     )
+    again = Run.objects.filter(number=number).exists()
     row.save()
-    time.sleep(seconds)
+    time.sleep(0 if again else seconds)
     Run.objects.filter(pk=row.pk).update(ended_at=timezone.now())
 
 

@@ -20,7 +20,9 @@ class Command(BaseCommand):
         parser.add_argument("--longest", type=float, default=60)
         parser.add_argument("--seconds", type=float, default=0)
         parser.add_argument("--one", type=float, help="publish one task of so many seconds, and nothing else")
-        parser.add_argument("--queue", default="long", choices=["medium", "long"], help="of that one task")
+        parser.add_argument(
+            "--queue", default="long", choices=["short", "medium", "long"], help="of that one task"
+        )
         parser.add_argument("--hog", type=int, help="publish one task that takes so many megabytes")
         parser.add_argument("--first", type=int, default=0, help="the number of the first message")
 
