@@ -4,6 +4,7 @@ The copy holds what a clone would: caches and leftovers in the working tree do n
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ QUESTIONS = (
     "ansible",
 )
 CI_KINDS = ("github", "gitlab", "none")
+BAKE = "seconds of a bake"
 
 WATCHER = '''
 """Write down what this Python, and each Python that it starts, runs and connects to."""
@@ -41,8 +43,6 @@ def note(event, arguments):
 
 sys.addaudithook(note)
 '''
-
-bake_seconds: list[float] = []
 
 
 def plain_environment(**more) -> dict[str, str]:
@@ -100,7 +100,7 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def cookiecutter(template, home, tmp_path):
+def cookiecutter(template, home, tmp_path, record_property):
     """Return a function that runs `cookiecutter TEMPLATE` in an empty sandbox, and returns a `Run`.
 
     Arguments: `arguments` for the command line; `typed`, the lines typed at the prompts; `config`, the
@@ -136,7 +136,7 @@ def cookiecutter(template, home, tmp_path):
             timeout=60,
         )
         if done.returncode == 0:
-            bake_seconds.append(time.perf_counter() - begin)
+            record_property(BAKE, time.perf_counter() - begin)
         events = [json.loads(line) for line in log.read_text().splitlines()]
         return Run(done.returncode, done.stdout, done.stderr, sandbox, events)
 
@@ -162,9 +162,13 @@ def service_venv() -> Path:
     """The virtual environment that all generated services of these tests share; made by their own script."""
     venv = Path(os.environ.get("SERVICE_VENV", ROOT / ".venv-service"))
     service = ROOT / "{{cookiecutter.project_slug}}"
-    subprocess.run(
-        [sys.executable, service / "dev" / "make_venv.py", venv, service / "requirements-dev.txt"], check=True
-    )
+    # One process of pytest-xdist makes it, and the others wait.
+    with open(f"{venv}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(
+            [sys.executable, service / "dev" / "make_venv.py", venv, service / "requirements-dev.txt"],
+            check=True,
+        )
     return venv
 
 
@@ -211,10 +215,28 @@ def run_in(service_venv):
     return run
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Put the longest tests first, after pytest-randomly has shuffled: a long one that comes last would run alone."""
+
+    def minutes(item) -> float:
+        return -max((mark.kwargs.get("minutes", 1) for mark in item.iter_markers("slow")), default=0)
+
+    items.sort(key=minutes)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Say how long the bakes took, the start of cookiecutter included."""
-    if bake_seconds:
+    reports = [report for several in terminalreporter.stats.values() for report in several]
+    seconds = [
+        seconds
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, seconds in report.user_properties
+        if name == BAKE
+    ]
+    if seconds:
         terminalreporter.write_line(
-            f"{len(bake_seconds)} bakes: {statistics.median(bake_seconds):.2f} s in the median, "
-            f"{min(bake_seconds):.2f} to {max(bake_seconds):.2f} s."
+            f"{len(seconds)} bakes: {statistics.median(seconds):.2f} s in the median, "
+            f"{min(seconds):.2f} to {max(seconds):.2f} s."
         )

@@ -26,15 +26,15 @@ def run(*command, cwd):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=20)
 def test_own_tests_pass(bake, run_in):
     """`make check` and `make test` of a generated service."""
     service = bake(ci="none", worked_examples="yes")
     run_in(service, "make", "check")
-    print(run_in(service, "make", "test", timeout=1800))
+    print(run_in(service, "make", "test", timeout=3000))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=5)
 def test_own_tests_pass_without_examples(bake, run_in):
     """The same without the worked examples; what tests the redelivery app alone is left out, for time."""
     service = bake(ci="none", worked_examples="no")
@@ -44,10 +44,10 @@ def test_own_tests_pass_without_examples(bake, run_in):
         *("tests/redelivery/test_guards.py", "tests/redelivery/test_crashmap.py"),
     )
     arguments = " ".join(f"--ignore={path}" for path in same)
-    print(run_in(service, "make", "test", f"ARGS={arguments}", timeout=1800))
+    print(run_in(service, "make", "test", f"ARGS={arguments}", timeout=3000))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=10)
 def test_own_tests_pass_on_postgresql(bake, run_in, postgresql_url):
     """The tests that use the database, crash maps and real kills included, on PostgreSQL.
 
@@ -56,7 +56,7 @@ def test_own_tests_pass_on_postgresql(bake, run_in, postgresql_url):
     service = bake(ci="none", worked_examples="yes")
     arguments = "tests/redelivery tests/test_health.py onboarding leads payments tests/kills/test_recorder.py"
     environment = {"DATABASE_URL": postgresql_url}
-    print(run_in(service, "make", "test", f"ARGS={arguments}", env=environment, timeout=1800))
+    print(run_in(service, "make", "test", f"ARGS={arguments}", env=environment, timeout=3000))
 
 
 class TestMakefile:
