@@ -37,7 +37,9 @@ def sent(monkeypatch, policy_app):
         ({"eta": (datetime.now(UTC) + timedelta(hours=2)).replace(tzinfo=None)}, "eta is"),
         ({"queue": "other"}, 'queue="other"'),
     ],
-    ids=str,
+    ids=lambda value: (
+        value if isinstance(value, str) else ", ".join(value)
+    ),  # the same in each process of xdist
 )
 def test_call_that_contradicts_the_policy(sent, options, says):
     with pytest.raises(PolicyViolation) as caught:
