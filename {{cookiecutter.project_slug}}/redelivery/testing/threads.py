@@ -32,23 +32,25 @@ class Watch:
 
         Elsewhere it must have stood so many seconds.
         """
-        frame = sys._current_frames().get(self.thread.ident) if self.thread.is_alive() else None
+        if self.thread.ident is None:  # Started, and it has not had a core yet.
+            return False
+        frame = sys._current_frames().get(self.thread.ident)
         if frame is None:
             return True
         place = frame, frame.f_lasti
-        if place != self.place or self.wants_a_core():
+        if place != self.place or self.is_held_up():
             self.place, self.since = place, time.monotonic()
             return False
         enough = _WAITING_S if waits(frame) else standing_s
         return time.monotonic() - self.since > enough
 
-    def wants_a_core(self) -> bool:
-        """Tell whether it could go on and only other processes keep it from it (Linux; elsewhere nobody knows)."""
+    def is_held_up(self) -> bool:
+        """Tell whether it waits for a core or for the disk, so for other processes (Linux; elsewhere nobody knows)."""
         try:
             stat = Path(f"/proc/self/task/{self.thread.native_id}/stat").read_text()
         except OSError:
             return False
-        return stat.rpartition(")")[2].split()[0] == "R"
+        return stat.rpartition(")")[2].split()[0] in "RD"
 
 
 def waits(frame) -> bool:

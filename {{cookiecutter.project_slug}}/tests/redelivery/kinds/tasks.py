@@ -79,10 +79,18 @@ def in_a_pool(call):
         pool.submit(act, call).result()
 
 
+class SlowToStart(threading.Thread):
+    """A thread that in every second process gets its first turn of a core late, as on a busy machine."""
+
+    def _bootstrap(self):
+        time.sleep(os.getpid() % 2 * 0.03)
+        super()._bootstrap()
+
+
 @shared_task
 def two_threads(call):
     """Two threads of the same name, side by side, with an effect each."""
-    threads = [threading.Thread(target=act, args=[call], name="twin") for _ in range(2)]
+    threads = [SlowToStart(target=act, args=[call], name="twin") for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
