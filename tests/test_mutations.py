@@ -134,14 +134,14 @@ MUTATIONS = [
         (
             (
                 "redelivery/broker/take.lua",
-                "      redis.call('HSET', unacked, tag, '[' .. raw .. ', ' .. route .. ']')\n",
+                "    redis.call('HSET', unacked, tag, '[' .. raw .. ', ' .. exchange .. ', ' .. routing_key .. ']')\n",
                 "",
             ),
             (
-                "redelivery/broker/channel.py",
-                "        self._queue_cycle.rotate(queue)\n",
-                "        self._queue_cycle.rotate(queue)\n"
-                '        self.holder.client.hset("unacked", tag, b"[%s, null, null]" % raw)\n',
+                "redelivery/broker/holder.py",
+                "        channel._queue_cycle.rotate(queue)\n",
+                "        channel._queue_cycle.rotate(queue)\n"
+                '        self.client.hset("unacked", tag, b"[%s, null, null]" % text)\n',
             ),
         ),
         f"{MESSAGES}::test_message_is_registered_in_the_step_that_takes_it",
@@ -152,8 +152,8 @@ MUTATIONS = [
         (
             (
                 "redelivery/broker/lease.py",
-                "self._renewed > self.lease_s / 3\n",
-                "self._renewed > self.lease_s / 3 and not holder.draining\n",
+                "due = holder.draining or ",
+                "due = not holder.draining and ",
             ),
         ),
         f"{LEASES}::test_healthy_task_starts_once",
@@ -164,7 +164,7 @@ MUTATIONS = [
         (
             (
                 "redelivery/broker/give_back.lua",
-                "  if seen ~= lease and (seen ~= '' or owner ~= worker) then return 0 end\n",
+                "if seen ~= (leased(tag) or redis.call('ZSCORE', index, tag)) then return 0 end\n",
                 "",
             ),
         ),

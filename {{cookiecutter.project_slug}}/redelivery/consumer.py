@@ -19,12 +19,29 @@ class Consumer(CeleryConsumer):
 
     def apply_eta_task(self, task: Any) -> None:
         """Run a task whose eta has come, unless its message was given back or lost meanwhile."""
-        if _may_start(task):
+        if _mark(task, waits=False):
             super().apply_eta_task(task)
 
-    def _limit_post_eta(self, request: Any, bucket: Any, tokens: int) -> None:
-        if _may_start(request):
-            super()._limit_post_eta(request, bucket, tokens)
+    def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
+        _mark(request, waits=True)  # for its rate limit
+        return super()._limit_task(request, bucket, tokens)
+
+    def _limit_move_to_pool(self, request: Any) -> None:
+        if _mark(request, waits=False):
+            super()._limit_move_to_pool(request)
+
+    def on_close(self) -> None:
+        """The connection is lost, and Celery drops what it holds: give back what no pool process has.
+
+        Celery would also forget what a process has been given and has not confirmed yet: it would run, uncounted.
+        """
+        jobs = self.pool._pool._cache
+        for job in list(jobs.values()):
+            job._accepted = job._accepted or job._write_to is not None
+        super().on_close()
+        if ours := broker.current():
+            kept = {job._accept_callback.__self__.message.delivery_tag for job in list(jobs.values())}
+            ours.drop(keep=kept - ours.causes.keys())
 
     def create_task_handler(self, *args: Any, **options: Any) -> Any:
         """Handle messages, and park one that would end the worker: of a body such as ``7`` (measured)."""
@@ -63,18 +80,16 @@ class Consumer(CeleryConsumer):
     def shutdown(self) -> None:
         """The pool has ended: give back what is left, then close the connection."""
         if ours := broker.current():
-            for tag, waits in ours.held.copy().items():
-                if (
-                    not waits
-                ):  # seen after SIGTERM to all: the pool has not said any more that its process is gone
+            for tag, waits in ours.held.items():
+                if not waits:  # seen after SIGTERM to all: the pool has not said yet that its process is gone
                     ours.causes.setdefault(tag, "child lost as the worker ended")
             ours.end()
         super().shutdown()
 
 
-def _may_start(request: Any) -> bool:
+def _mark(request: Any, waits: bool) -> bool:
     ours = broker.current()
-    return ours is None or ours.start(request.message.delivery_tag)
+    return ours is None or ours.mark(request.message.delivery_tag, waits)
 
 
 def _park(message: Any, reason: str) -> None:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import logging
+import re
 import time
 import uuid
 from dataclasses import dataclass
@@ -32,15 +33,14 @@ class Interrupted:
     """A delivery that did not end as one should.
 
     ``payload`` is the message as kombu wrote it, ``key`` the Redis list that it came from, ``worker`` the process
-    that had it (``node:pid:random``), ``facts`` what that said of itself, ``cause`` what happened; empty when it was
-    no kill, and the task itself gave the message back.
+    that had it (``name_worker``), ``cause`` what happened; empty when it was no kill, and the task itself gave the
+    message back.
     """
 
     payload: dict[str, Any]
     tag: str
     key: str
     worker: str
-    facts: dict[str, Any]
     cause: str
 
 
@@ -62,7 +62,7 @@ def judge(one: Interrupted) -> tuple[str, str, str]:
     if not one.cause:
         return again, "", ""
     record = _record(one.payload["headers"], one.tag, one.cause, deliveries + 1, node(one.worker))
-    record |= {"args_digest": _digest(one.payload), "release": one.facts.get("release", "")}
+    record |= {"args_digest": _digest(one.payload), "release": one.worker.rpartition(":")[2]}
     retries = crash_retries(record["task"])
     if count <= retries:
         return again, json.dumps({**record, "outcome": "redelivered"}), ""
@@ -152,9 +152,15 @@ def queue_of(key: str) -> str:
     return key.partition("\x06\x16")[0].removeprefix(options.get("global_keyprefix") or "")
 
 
+def name_worker(node: str, pid: int) -> str:
+    """This life of a worker's main process, as leases name it: ``node:pid:random:release``, without blanks."""
+    parts = (re.sub(r"\s", "_", node), pid, uuid.uuid4().hex[:8], re.sub(r"[\s:]", "_", release()))
+    return ":".join(map(str, parts))
+
+
 def node(worker: str) -> str:
-    """The node name of a worker process ``node:pid:random``."""
-    return worker.rsplit(":", 2)[0]
+    """The node name of a worker process."""
+    return worker.rsplit(":", 3)[0]
 
 
 def describe(raw: str) -> tuple[str, str, str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redelivery import kills, recorder
 
 if TYPE_CHECKING:
     from redelivery.broker.holder import Holder
 
-#: Seconds for which is remembered who a worker was; each renewal writes it again.
-FACTS_S = 86_400
+#: What interrupted a message, by what its lease says that it does; one that waits has not started.
+CAUSES = {"runs": "worker gone", "drains": "drain timeout", "stock": "visibility timeout"}
 
 
 @dataclass(frozen=True)
@@ -28,83 +27,76 @@ class Return:
 UNSTARTED = Return(started=False)
 
 
+class Found(NamedTuple):
+    """A message as it is registered: its tag, its lease (or its score), and the same taken apart.
+
+    ``stored`` is ``[text, exchange, routing key]``, as kombu writes it.
+    """
+
+    tag: str
+    seen: str
+    stored: bytes
+    worker: str
+    state: str
+    key: str
+
+
 def give_back(holder: Holder, tag: str, back: Return) -> None:
     """Give back a message of the holder's own."""
-    stored = holder.client.hget(f"{holder.prefix}unacked", tag)
-    lease = holder.client.hget(holder.key("leases"), tag)
+    stored, lease = (
+        holder.client.hget(f"{holder.prefix}unacked", tag),
+        holder.client.hget(holder.key("leases"), tag),
+    )
     if stored and lease:
-        queue = lease.decode().split(" ", 3)[3]
-        _move(holder, tag, "", stored, back, queue, holder.worker, _facts(holder))
+        _move(holder, _found(holder, tag, lease.decode(), stored), back)
 
 
-def release(holder: Holder, keep: Collection[str] = ()) -> None:
-    """Give back all that the holder has leased, but ``keep``, in its old order: the oldest is taken first again.
-
-    That covers messages of which the process never heard, because the answer to its last take was lost.
-    """
-    with holder.lock:
-        gone = [tag for tag in holder.held if tag not in keep]
-        backs = {tag: Return(not holder.held.pop(tag), holder.causes.pop(tag, "")) for tag in gone}
-    leases = holder.client.hgetall(holder.key("leases"))
-    ours = [tag.decode() for tag, lease in leases.items() if lease.split()[1] == holder.worker.encode()]
-    ours = [tag for tag in ours if tag not in holder.held and tag not in holder.done]
-    for tag in sorted(ours, key=lambda tag: gone.index(tag) if tag in backs else len(gone), reverse=True):
-        give_back(holder, tag, backs.get(tag, UNSTARTED))
+def give_back_unheard(holder: Holder) -> None:
+    """Give back what is leased to this process and never reached it: the answer was lost, or came into a drain."""
+    for tag, lease in holder.client.hgetall(holder.key("leases")).items():
+        tag = tag.decode()
+        if f" {holder.worker} " in lease.decode() and tag not in holder.held and tag not in holder.done:
+            give_back(holder, tag, UNSTARTED)
 
 
-def give_back_expired(holder: Holder, found: list[Any]) -> None:
+def give_back_expired(holder: Holder, out: list[Any]) -> None:
     """Give back messages whose leases ran out, or that a stock worker holds for too long."""
-    for tag, seen, stored in found:
-        tag, seen = tag.decode(), seen.decode()
-        if tag in holder.held or tag in holder.done:
+    for tag, seen, stored in out:
+        found = _found(holder, tag.decode(), seen.decode(), stored)
+        if found.tag in holder.held or found.tag in holder.done:
             continue
-        _, worker, waits, key = seen.split(" ", 3) if " " in seen else (seen, "", "0", _key(holder, stored))
-        facts = json.loads(holder.client.get(holder.key(f"worker.{worker}")) or "{}")
-        cause = (
-            "drain timeout" if facts.get("draining") else "worker gone" if worker else "visibility timeout"
-        )
-        unstarted = waits == "1" or worker == holder.worker
-        back = UNSTARTED if unstarted else Return(started=True, cause=cause)
-        if _move(holder, tag, seen, stored, back, key, worker, facts):
+        started = found.state != "waits" and found.worker != holder.worker
+        if _move(holder, found, Return(True, CAUSES[found.state]) if started else UNSTARTED):
             return  # it has killed before: what was killed with it comes back a second later, not beside it
 
 
-def announce(holder: Holder) -> None:
-    """Write down who this worker is, for whoever finds its messages later."""
-    name = holder.key(f"worker.{holder.worker}")
-    holder.client.set(name, json.dumps(_facts(holder)), ex=FACTS_S)
+def _found(holder: Holder, tag: str, seen: str, stored: bytes) -> Found:
+    if " " in seen:
+        return Found(tag, seen, stored, *seen.split(" ", 4)[2:])
+    message, exchange, routing_key = json.loads(stored)  # a stock worker notes no list
+    queue, priority = (
+        holder.channel._lookup(exchange, routing_key)[0],
+        holder.channel._get_message_priority(message),
+    )
+    return Found(tag, seen, stored, "", "stock", holder.prefix + holder.channel._q_for_pri(queue, priority))
 
 
-def forget(holder: Holder) -> None:
-    """Remove what ``announce`` wrote, for a worker that ends and has given everything back."""
-    holder.client.delete(holder.key(f"worker.{holder.worker}"))
-
-
-def _facts(holder: Holder) -> dict[str, Any]:
-    return {"node": holder.node, "release": kills.release(), "draining": holder.draining}
-
-
-def _move(
-    holder: Holder,
-    tag: str,
-    seen: str,
-    stored: bytes,
-    back: Return,
-    key: str,
-    worker: str,
-    facts: dict[str, Any],
-) -> bool:
+def _move(holder: Holder, found: Found, back: Return) -> bool:
     """Move one message, if it still is whose it was; returns whether it had killed a worker before."""
-    raw, payload = _split(stored)
+    raw, payload = _split(found.stored)
     text, record, parked = raw, "", ""
     if back.reason or payload is None:
         reason = back.reason or "it cannot be decoded"
-        parked = kills.parked(raw, key=key, reason=reason, worker=worker)
+        parked = kills.parked(raw, key=found.key, reason=reason, worker=found.worker)
     elif back.started:
-        text, record, parked = kills.judge(kills.Interrupted(payload, tag, key, worker, facts, back.cause))
-    target, end = (holder.key("parked"), "LPUSH") if parked else (key, "LPUSH" if back.started else "RPUSH")
-    args = [holder.prefix, holder.worker, tag, seen, target, end, parked or text, record]
-    done = holder.give_back(args=args)
+        one = kills.Interrupted(payload, found.tag, found.key, found.worker, back.cause)
+        text, record, parked = kills.judge(one)
+    target, end = found.key, "LPUSH" if back.started else "RPUSH"
+    if parked:
+        target, end, text = holder.key("parked"), "LPUSH", parked
+    done = holder.give_back(
+        args=[holder.prefix, holder.worker, found.tag, found.seen, target, end, text, record]
+    )
     if done and parked:
         kills.log_parked(parked)
     if done and (parked or record):
@@ -120,11 +112,3 @@ def _split(stored: bytes) -> tuple[str, Any]:
     except (ValueError, RecursionError):
         return text, None
     return text[:end], payload
-
-
-def _key(holder: Holder, stored: bytes) -> str:
-    """The list of a message that a stock worker took, which noted only its exchange and routing key."""
-    message, exchange, routing_key = json.loads(stored)
-    channel = holder.channel
-    queue = channel._lookup(exchange, routing_key)[0]
-    return holder.prefix + channel._q_for_pri(queue, channel._get_message_priority(message))

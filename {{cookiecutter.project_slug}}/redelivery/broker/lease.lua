@@ -1,33 +1,27 @@
 -- Renew leases, then look for those that ran out. ARGV: seconds of a lease, seconds for messages without one, then of
--- each message its tag, and 1 while it waits for its eta. Returns lost tags, and {tag, lease or score, text} of others.
+-- each message its tag and what it does. Returns the tags that are lost, and {tag, lease or score, text} of what ran out.
 local lost, out = {}, {}
 for i = 5, #ARGV, 2 do
-  local _, owner, list = valid(ARGV[i])
-  if owner == worker then
-    redis.call('HDEL', leases, ARGV[i]) -- the first to write: a full Redis then takes the rest too
-    redis.call('ZADD', index, now, ARGV[i])
-    redis.call('HSET', leases, ARGV[i], now .. ' ' .. worker .. ' ' .. ARGV[i + 1] .. ' ' .. list)
-  else
-    lost[#lost + 1] = ARGV[i]
-  end
+  local _, owner, list = leased(ARGV[i])
+  if owner == worker then lease(ARGV[i], ARGV[i + 1], list) else lost[#lost + 1] = ARGV[i] end
 end
--- When nobody looked for half a lease, then nobody could renew either: Redis stood still, or its clock was set. So all
--- get a whole lease for that first. (pcall: a full Redis refuses, and that counts as not looked.)
-local look = prefix .. 'redelivery.look'
-local at, careful = unpack(redis.call('HMGET', look, 'at', 'careful'))
-if not at or now - at > ARGV[3] / 2 or now - at < 0 then careful = now end
-redis.pcall('HSET', look, 'at', now, 'careful', careful)
-local old = now - careful < ARGV[3] + 0 and {} or redis.call('ZRANGEBYSCORE', index, '-inf', now - ARGV[3])
-for _, tag in ipairs(old) do
-  local seen, score = valid(tag), redis.call('ZSCORE', index, tag)
-  if #out < 100 and (seen or score + 0 < now - ARGV[4]) then
+-- A lease runs out by the time in which somebody looked. In other times Redis stood still, and nobody could renew
+-- either, or no worker lived, or the clock was set. (pcall: a full Redis refuses, and the next look makes up for it.)
+local at, watched = unpack(redis.call('HMGET', look, 'at', 'watched'))
+watched = (watched or 0) + math.max(0, math.min(now - (at or now), ARGV[3] / 6))
+redis.pcall('HSET', look, 'at', now, 'watched', watched)
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - ARGV[3])) do
+  local text, _, _, since = leased(tag)
+  local score = redis.call('ZSCORE', index, tag)
+  local left = text and ARGV[3] - (watched - since) or ARGV[4] - (now - score)
+  if left <= 0 and #out < 100 then
     local stored = redis.call('HGET', unacked, tag)
-    if stored then out[#out + 1] = {tag, seen or score, stored} else redis.call('ZREM', index, tag) end
+    if stored then out[#out + 1] = {tag, text or score, stored} else redis.call('ZREM', index, tag) end
   end
 end
 if redis.call('HLEN', leases) > redis.call('ZCARD', index) then -- some are of messages that a stock worker settled
   for _, tag in ipairs(redis.call('HKEYS', leases)) do
-    if not valid(tag) then redis.call('HDEL', leases, tag) end
+    if not leased(tag) then redis.call('HDEL', leases, tag) end
   end
 end
 return {lost, out}

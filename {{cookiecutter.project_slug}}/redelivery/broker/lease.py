@@ -1,4 +1,4 @@
-"""The thread of a worker that renews its leases, and gives back the messages of workers that no longer do."""
+"""The thread of a worker that tells Redis what is settled, renews leases, and gives back those of dead workers."""
 
 from __future__ import annotations
 
@@ -25,57 +25,49 @@ class Thread(threading.Thread):
     def __init__(self, holder: Holder, lease_s: float, stock_s: float) -> None:
         super().__init__(name="redelivery.lease", daemon=True)
         self.holder, self.lease_s, self.stock_s = holder, lease_s, stock_s
-        self.ended, self._trouble = False, ""
-        self.tick_s, self._renewed = min(lease_s / TICKS, LONGEST_TICK_S), 0.0
+        self.tick_s, self.ended, self._trouble = min(lease_s / TICKS, LONGEST_TICK_S), False, ""
+        self._ticked = self._renewed = 0.0
 
     def run(self) -> None:
-        """Tick each second, and tell Redis at once what is settled."""
-        ticked = 0.0
+        """Settle whenever the bell rings, and tick each second."""
         while not self.ended:
             with suppress(Empty):
                 self.holder.bell.get(timeout=self.tick_s)
-                while True:
-                    self.holder.bell.get_nowait()
-            if time.monotonic() - ticked >= self.tick_s or self.holder.draining:
-                ticked = time.monotonic()
-                self._try(self._tick)
-            self._try(self.holder.flush)
+            for step in (self.holder.flush, self._tick):
+                try:
+                    step()
+                except Exception as error:  # the thread must outlive whatever Redis says
+                    if repr(error) != self._trouble:
+                        logger.warning("redelivery: Redis does not take it, tried again: %r", error)
+                    self._trouble = repr(error)
 
     def end(self) -> None:
-        """Give back all that is left, and end."""
+        """End after what it does now."""
         self.ended = True
         self.holder.bell.put(None)
         self.join(END_S)
-        self._try(self.holder.flush)
-        self._try(lambda: giveback.release(self.holder))
-        self._try(lambda: giveback.forget(self.holder))
 
     def renewed(self, tags: list[str]) -> tuple[list[str], list[Any]]:
         """Renew leases; returns the tags of those that are lost, and what ran out of anybody's."""
         holder = self.holder
-        pairs = [value for tag in tags for value in (tag, int(holder.held.get(tag, False)))]
+        runs = "drains" if holder.draining else "runs"
+        pairs = [text for tag in tags for text in (tag, "waits" if holder.held.get(tag) else runs)]
         lost, out = holder.renew(args=[holder.prefix, holder.worker, self.lease_s, self.stock_s, *pairs])
         return [tag.decode() for tag in lost], out
 
     def _tick(self) -> None:
-        holder = self.holder
+        holder, begun = self.holder, time.monotonic()
+        if begun - self._ticked < self.tick_s and not holder.draining:
+            return
+        self._ticked = begun
         if holder.draining:
-            giveback.release(holder, keep={tag for tag, waits in holder.held.copy().items() if not waits})
-        due = time.monotonic() - self._renewed > self.lease_s / 3
-        begun = time.monotonic()
+            holder.drop(waiting=True)
+            giveback.give_back_unheard(holder)
+        due = holder.draining or begun - self._renewed > self.lease_s / 3
         lost, out = self.renewed([*holder.held.copy(), *holder.done.copy()] if due else [])
-        self._renewed, self._trouble = begun if due else self._renewed, ""
+        self._renewed = begun if due else self._renewed
         for tag in lost:
             if holder.held.pop(tag, None) is not None:
                 logger.error("redelivery: another worker took message %s over while it was held here", tag)
         giveback.give_back_expired(holder, out)
-        if due or holder.draining:
-            giveback.announce(holder)
-
-    def _try(self, step: Any) -> None:
-        try:
-            step()
-        except Exception as error:  # the thread must outlive whatever Redis says
-            if repr(error) != self._trouble:
-                logger.warning("redelivery: Redis does not take it, this goes on being tried: %r", error)
-            self._trouble = repr(error)
+        self._trouble = ""

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import kombu
 from kombu.transport import redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from redelivery.broker.channel import Channel, Poller
-
-
-class Transport(redis.Transport):
-    """``redis://`` and ``rediss://``."""
-
-    Channel = Channel
-    #: To Celery a Redis that is full or read-only is one that is away: its workers wait for it, and do not end.
-    connection_errors = (*redis.Transport.connection_errors, OutOfMemoryError, ReadOnlyError)
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.cycle = Poller()
+from redelivery import broker
+from redelivery.broker.channel import Channel
 
 
 class SentinelChannel(Channel, redis.SentinelChannel):
     """A channel that asks Sentinel where Redis is."""
 
 
+class Transport(redis.Transport):
+    """``redis://`` and ``rediss://``. Outside of a worker's main process its channels are kombu's own."""
+
+    #: To Celery a Redis that is full or read-only is one that is away: its workers wait for it, and do not end.
+    connection_errors = (*redis.Transport.connection_errors, OutOfMemoryError, ReadOnlyError)
+    Channel = property(lambda self: Channel if broker.current() else redis.Channel)
+
+
 class SentinelTransport(Transport, redis.SentinelTransport):
     """``sentinel://``."""
 
-    Channel = SentinelChannel
+    Channel = property(lambda self: SentinelChannel if broker.current() else redis.SentinelChannel)
 
 
 #: What serves which scheme of URLs.

@@ -1,6 +1,10 @@
 """A worker that drains takes nothing, and gives back at once what has not started, in its old order."""
 
+import json
 import time
+
+from celery import Celery
+from transports.app import WORK
 
 from tests.broker.tools import done, run
 
@@ -42,9 +46,17 @@ def test_what_waits_comes_back_in_its_old_order(lab):
 
 
 def test_worker_that_ends_leaves_no_trace(lab):
+    """What waits for its rate limit has not started, and goes back as it came."""
     lab = lab()
     (worker,) = lab.start_workers(1)
+    with Celery(broker=json.loads(lab.spec.read_text())["broker"]) as app:
+        assert app.control.rate_limit(WORK, "1/m", reply=True, timeout=10, limit=1)
     done(lab, [run(lab, 0)])
+    lab.sender.work(2, 0)
+    client = lab.client()
+    lab.wait(lambda: b" waits " in b"".join(client.hvals("redelivery.leases")), 10, "the next one to wait")
     worker.drain()
+    lab.wait(lambda: client.llen("lab"), 10, "it to be back")
+    assert b'"redelivered": true' not in client.lindex("lab", 0)
     lab.wait(lambda: not worker.alive(), 30, "the worker to end")
-    assert not lab.client().keys("redelivery.worker.*")
+    assert lab.client().keys("redelivery.*") == [b"redelivery.look"]

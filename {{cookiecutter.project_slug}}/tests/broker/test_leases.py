@@ -96,6 +96,19 @@ def test_two_workers_that_look_at_once_give_back_once(server):
     assert (server.llen("lab"), server.llen("redelivery.kills")) == (1, 1)
 
 
+def test_time_in_which_nobody_looked_does_not_count(server):
+    """A gap shortens no lease by more than a sixth: who could not renew meanwhile has time to."""
+    take, look = (server.register_script(holder.COMMON + holder.TEXTS[which]) for which in (0, 1))
+    server.lpush("lab", '{"properties": {"delivery_tag": "tag"}}')
+    take(keys=["lab"], args=["", "dead:1:a"])
+    time.sleep(0.7)
+    looks = 0
+    while not look(args=["", "b:1:b", 0.6, 60])[1]:
+        looks += 1
+        server.hset("redelivery.look", "at", 0)
+    assert looks in (6, 7)
+
+
 def test_killed_between_any_two_steps_nothing_is_nowhere(lab):
     """Kill the worker again and again while it takes: each message is run, or still in Redis."""
     lab = lab()

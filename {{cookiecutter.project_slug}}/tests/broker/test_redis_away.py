@@ -1,9 +1,13 @@
 """Redis is restarted, drops connections, answers late, is full, takes no writes: workers live, and go on."""
 
+import os
+import signal
 import time
 
 import pytest
+from transports.lab import group_of
 
+from redelivery.broker import holder
 from tests.broker.conftest import LEASE_S
 from tests.broker.tools import done, run, starts
 
@@ -27,6 +31,30 @@ def test_restart_under_load(lab):
 def drop(client):
     """End every connection but the client's own."""
     client.execute_command("CLIENT", "KILL", "SKIPME", "yes")
+
+
+def test_connection_that_is_lost_while_a_task_starts(lab):
+    """What a pool process was given runs there once, also if it has not said so; an answer that was lost comes back."""
+    lab = lab()
+    (worker,) = lab.start_workers(1, concurrency=1)
+    (child,) = set(group_of(worker.process.pid)) - {worker.process.pid}
+    client = lab.client()
+    os.kill(child, signal.SIGSTOP)
+    try:
+        given = lab.sender.work(1, 1)
+        lab.wait(lambda: client.hlen("redelivery.leases"), 10, "the message to be taken")
+        (lease,) = client.hvals("redelivery.leases")
+        lost = lab.sender.work(2, 0, queue="lab2")
+        take = client.register_script(holder.COMMON + holder.TEXTS[0])
+        assert take(keys=["lab2"], args=["", lease.split()[2]])
+        time.sleep(0.5)
+        drop(client)
+        lab.wait(lambda: client.llen("lab2"), 30, "what the worker never heard of to be back", worker)
+    finally:
+        os.kill(child, signal.SIGCONT)
+    client.rename("lab2", "lab")
+    done(lab, [given, lost])
+    assert starts(lab, [given, lost]) == [1, 1]
 
 
 def pause(client):

@@ -103,7 +103,7 @@ def test_what_is_still_in_redis_is_shown(shared_redis):
     from redelivery import kills
     from tests.kills.test_recorder import payload
 
-    one = kills.Interrupted(payload(), "tag-1", "main", "one@here:12:abc", {}, "worker gone")
+    one = kills.Interrupted(payload(), "tag-1", "main", "one@here:12:abc:r7", "worker gone")
     with Redis("127.0.0.1", port=shared_redis.port) as client:
         client.lpush("redelivery.kills", kills.judge(one)[1])
         assert "shop.tasks.mail" in output()

@@ -36,8 +36,7 @@ def payload(*args, task=TASK, headers=(), **properties):
 
 def judge(message, cause="worker gone"):
     """The text to put back, the record, and the parked item, decoded where there is one."""
-    facts = {"release": "r7"}
-    one = kills.Interrupted(message, "tag-1", "main\x06\x163", "one@here:12:abc", facts, cause)
+    one = kills.Interrupted(message, "tag-1", "main\x06\x163", "one@here:12:abc:r7", cause)
     return [json.loads(text) if text else None for text in kills.judge(one)]
 
 
@@ -138,7 +137,7 @@ def test_number_of_a_delivery(headers, redelivered, number):
 
 
 def test_one_line_for_what_is_parked(caplog):
-    item = kills.parked(json.dumps(payload()), key="main\x06\x163", reason="why", worker="one@here:1:a")
+    item = kills.parked(json.dumps(payload()), key="main\x06\x163", reason="why", worker="one@here:1:a:r7")
     with caplog.at_level(logging.ERROR, "redelivery"):
         kills.log_parked(item)
         kills.log_parked(json.dumps({**json.loads(item), "raw": "no\njson"}))

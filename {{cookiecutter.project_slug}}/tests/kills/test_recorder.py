@@ -30,14 +30,14 @@ def client(shared_redis):
 
 
 def push_kill(client, tag="tag-1", number=1, **changes):
-    one = kills.Interrupted(payload(), tag, "main", "one@here:12:abc", {}, "worker gone")
+    one = kills.Interrupted(payload(), tag, "main", "one@here:12:abc:r7", "worker gone")
     record = json.loads(kills.judge(one)[1]) | {"delivery": number} | changes
     client.lpush(key("kills"), json.dumps(record))
 
 
 def push_parked(client, raw=None, **changes):
     raw = json.dumps(payload(7)) if raw is None else raw
-    item = json.loads(kills.parked(raw, key="main\x06\x163", reason="why", worker="one@here:1:a"))
+    item = json.loads(kills.parked(raw, key="main\x06\x163", reason="why", worker="one@here:1:a:r7"))
     client.lpush(key("parked"), json.dumps(item | changes))
 
 

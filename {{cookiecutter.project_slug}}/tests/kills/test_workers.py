@@ -97,7 +97,7 @@ def test_drain_that_took_too_long(make_shop):
     shop.wait_for(lambda: "Warm shutdown" in shop.log(), "the drain to begin")
     with Redis("127.0.0.1", port=shop.server.port) as client:
         shop.wait_for(
-            lambda: b'"draining": true' in b"".join(map(client.get, client.keys("*redelivery.worker.*"))),
+            lambda: b" drains " in b"".join(client.hvals("redelivery.leases")),
             "it to be known",
         )
     processes.kill_group(worker)
