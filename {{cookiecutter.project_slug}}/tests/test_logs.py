@@ -109,7 +109,7 @@ def test_decisions_of_the_guard(shared_redis, tmp_path, mail_server):
     with worker(tmp_path, **variables) as lines:
         wait_for(lines, "finished", 2)
     name = send_welcome_email.name
-    assert [text for logger, text in lines() if logger == "redelivery"] == [
+    assert [text for _, text in lines() if text.startswith(f"{name}[")] == [
         f"{name}[{first}] redelivered=no delivery=1 started",
         f"{name}[{first}] redelivered=no delivery=1 guard=run finished",
         f"{name}[{again}] redelivered=yes delivery=? started",

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,10 +17,16 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on right now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """Return a TCP port of 127.0.0.1 that nobody listens on right now.
+
+    Below those that a kernel gives to outgoing connections (Linux: from 32768): one of them could take it before the
+    server does. And by chance, so that tests side by side, which look at once, find different ones.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def die_with_parent() -> None:
