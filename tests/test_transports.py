@@ -109,7 +109,9 @@ def test_side_by_side(figures):
         == 1
         < seen["long"]["stock"]["starts"]
     )
-    assert (seen["away"]["ours"]["starts"], seen["away"]["ours"]["alive"]) == (1, 2)
+    assert (seen["away"]["ours"]["starts"], seen["away"]["ours"]["alive"]) == (1, 4)
+    assert (seen["restarts"]["ours"]["alive"], seen["restarts"]["ours"]["lost"]) == (10, 0)
+    assert max(seen["half-open"]["ours"]["seconds"]) < 30
     assert seen["restart"]["ours"]["alive"] and seen["restart"]["ours"]["back"]
     assert seen["full"]["ours"]["alive"] and seen["full"]["ours"]["drained"]
     assert seen["poison"]["ours"]["starts"] == 4 and seen["poison"]["ours"]["parked"]

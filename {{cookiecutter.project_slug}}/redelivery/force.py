@@ -208,6 +208,8 @@ def _set_delivery(state: InForce) -> None:
         options = {
             "lease_s": current.lease_s,
             "stock_visibility_s": current.stock_visibility_s,
+            # Seconds without an answer until kombu takes a connection for dead; by default 25, looked at every 25.
+            "health_check_interval": 5,
             **(conf.broker_transport_options or {}),
             "visibility_timeout": current.visibility_timeout_s,
             # kombu looks for expired messages every interval x throttle seconds: 100 by default (measured).

@@ -201,6 +201,12 @@ class Lab:
         self.workers.append(worker)
         return worker
 
+    def use_broker(self, url: str) -> None:
+        """Have the workers that are started from now on use another URL; the sender keeps its own."""
+        spec = {**json.loads(self.spec.read_text()), "broker": url}
+        self.spec = self.directory / "spec-of-workers.json"
+        self.spec.write_text(json.dumps(spec))
+
     def start_workers(
         self, count: int = 1, queues: str = lab_app.QUEUES[0], concurrency: int = 2
     ) -> list[Worker]:

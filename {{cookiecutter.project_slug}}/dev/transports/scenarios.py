@@ -5,12 +5,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from transports.app import POISON, QUEUES
 from transports.lab import Lab, Worker, group_of
+from transports.proxy import Proxy
 from transports.variants import Variant
 
 #: Seconds: the short visibility of the scenarios that wait for one, and how long a worker is given to come back.
@@ -19,6 +20,8 @@ SHORT_S, BACK_S = 4, 30
 #: messages every 100 s, celery-redis-plus every 60 s).
 DEFAULT_WAIT_S, SHORT_WAIT_S = 30, 130
 POISON_WATCHED_S, DRAIN_TASK_S = 25, 6
+#: How often Redis is restarted under load; seconds that it is full, and that a message may wait on a dead connection.
+RESTARTS, FULL_S, HALF_OPEN_WAIT_S = 10, 30, 90
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def kill(stage: Stage) -> Seen:
         if taken[-1] is None:
             timeout = stage.variant.visibility_s
             return Seen(f"not within {DEFAULT_WAIT_S} s (its timeout: {timeout} s)", {"seconds": taken})
-    return Seen(spread(taken, "s"), {"seconds": taken})
+    return Seen(spread(taken, "s") + within(taken, 20), {"seconds": taken})
 
 
 def kill_short(stage: Stage) -> Seen:
@@ -127,7 +130,7 @@ def into_a_drain(stage: Stage) -> Seen:
                 lab.wait(lambda one=one: lab.starts(one.message), 60, "a message to start")[0].at - one.at
                 for one in sent
             ]
-    return Seen(spread(taken, "s", highest=True), {"seconds": taken})
+    return Seen(spread(taken, "s", highest=True) + within(taken, 1), {"seconds": taken})
 
 
 def redis_restart(stage: Stage) -> Seen:
@@ -154,28 +157,78 @@ def redis_restart(stage: Stage) -> Seen:
     return Seen(cell, {"alive": alive, "back": back is not None, "starts": starts, "left": left})
 
 
+def restarts(stage: Stage) -> Seen:
+    """Redis killed and restarted ten times under load (append-only file on): who lives, and what is lost."""
+    with stage.lab(durable=True, visibility_s=SHORT_S) as lab:
+        workers, alive = lab.start_workers(2), 0
+        for round_ in range(RESTARTS):
+            for number in range(40):
+                lab.sender.work(100 * round_ + number, 0.05)
+            lab.restart_redis(down_s=0.5)
+            after = lab.sender.work(100 * round_ + 99)
+            lab.within(lambda after=after: lab.starts(after.message), BACK_S)
+            alive += all(worker.alive() for worker in workers)
+            workers = [worker if worker.alive() else lab.start_worker() for worker in workers]
+        sent = {one.message for one in lab.sender.sent}
+        lab.within(lambda: sent <= {one.message for one in lab.ends()}, SHORT_WAIT_S)
+        missing = sent - {one.message for one in lab.ends()}
+        lost = len(missing) - len(lab.held(missing))
+    return Seen(
+        f"workers alive {alive} of {RESTARTS}; {lost} of {len(sent)} lost, {len(missing) - lost} held",
+        {"alive": alive, "lost": lost, "held": len(missing) - lost, "sent": len(sent)},
+    )
+
+
 def redis_away(stage: Stage) -> Seen:
-    """Redis stopped (SIGSTOP) for three times the visibility of 4 s under a running task, a second worker idle."""
-    with stage.lab(visibility_s=SHORT_S) as lab:
-        workers = lab.start_workers(2)
-        message = running_task(lab, 5 * SHORT_S)
-        lab.server.process.send_signal(signal.SIGSTOP)
-        time.sleep(3 * SHORT_S)
-        lab.server.process.send_signal(signal.SIGCONT)
-        lab.within(lambda: lab.ends(message), 4 * SHORT_S)
-        time.sleep(2 * SHORT_S)
-        starts, alive = len(lab.starts(message)), sum(worker.alive() for worker in workers)
-    return Seen(f"{times(starts)}, {alive} of 2 workers alive", {"starts": starts, "alive": alive})
+    """Redis stopped (SIGSTOP) for three times the visibility of 4 s under four running tasks: starts of each."""
+    once = alive = most = 0
+    for _ in range(stage.repeats):
+        with stage.lab(visibility_s=SHORT_S) as lab:
+            workers = lab.start_workers(2)
+            messages = [running_task(lab, 5 * SHORT_S, number) for number in range(4)]
+            lab.server.process.send_signal(signal.SIGSTOP)
+            time.sleep(3 * SHORT_S)
+            lab.server.process.send_signal(signal.SIGCONT)
+            lab.within(lambda: all(map(lab.ends, messages)), 4 * SHORT_S)  # noqa: B023
+            time.sleep(2 * SHORT_S)
+            starts = max(len(lab.starts(message)) for message in messages)
+            once, most = once + (starts == 1), max(most, starts)
+            alive += sum(worker.alive() for worker in workers)
+    rounds = stage.repeats
+    return Seen(
+        f"{times(most)} at most, each once in {once} of {rounds}; {alive} of {2 * rounds} workers alive",
+        {"once": once, "starts": most, "alive": alive},
+    )
+
+
+def half_open(stage: Stage) -> Seen:
+    """All connections of a worker go dead under a running task, and new ones work: seconds until it takes a message."""
+    taken, starts = [], 0
+    for _ in range(stage.repeats):
+        with stage.lab() as lab, closing(Proxy(lab.server.port)) as proxy:
+            lab.use_broker(f"redis://127.0.0.1:{proxy.port}/0")
+            lab.start_workers(1)
+            message = running_task(lab, 5)
+            proxy.swallow()
+            after = lab.sender.work(2)
+            taken.append(lab.within(lambda: lab.starts(after.message), HALF_OPEN_WAIT_S))  # noqa: B023
+            lab.within(lambda: lab.ends(message), BACK_S)  # noqa: B023
+            time.sleep(2)
+            starts = max(starts, len(lab.starts(message)))
+        if taken[-1] is None:
+            return Seen(f"not within {HALF_OPEN_WAIT_S} s", {"seconds": taken, "starts": starts})
+    cell = f"{spread(taken, 's')}{within(taken, BACK_S)}; task ran {times(starts)}"
+    return Seen(cell, {"seconds": taken, "starts": starts})
 
 
 def redis_full(stage: Stage) -> Seen:
-    """A Redis at its memory limit for 10 s, messages waiting; then the limit is lifted."""
+    """A Redis at its memory limit for 30 s, messages waiting; then the limit is lifted."""
     with stage.lab() as lab:
         (worker,) = lab.start_workers(1)
         running_task(lab, 2)
-        sent = [lab.sender.work(number, 0.5) for number in range(2, 12)]
+        sent = [lab.sender.work(number, 0.5) for number in range(2, 22)]
         lab.client().config_set("maxmemory", 1)
-        time.sleep(10)
+        time.sleep(FULL_S)
         lab.client().config_set("maxmemory", 0)
         done = lab.within(
             lambda: {one.message for one in sent} <= {one.message for one in lab.ends()}, BACK_S
@@ -254,6 +307,11 @@ def spread(values: list[float], unit: str, highest: bool = False) -> str:
     return f"{statistics.median(values):.{2 if highest else 1}f} {unit} ({around})"
 
 
+def within(values: list[float], limit_s: float) -> str:
+    """Return how many of several values are below a limit."""
+    return f", {sum(value < limit_s for value in values)} of {len(values)} in less than {limit_s} s"
+
+
 def times(count: int) -> str:
     """Return a count of runs in words."""
     return "once" if count == 1 else f"{count} times"
@@ -266,12 +324,14 @@ SCENARIOS: dict[str, tuple[str, Callable[[Stage], Seen]]] = {
     "long": (f"healthy task of {5 * SHORT_S} s, visibility (lease) {SHORT_S} s: it runs", long_task),
     "long-drain": ("the same in a draining worker: it runs", long_task_in_drain),
     "away": (
-        f"Redis stopped for {3 * SHORT_S} s under a task, visibility (lease) {SHORT_S} s: it runs",
+        f"Redis stopped for {3 * SHORT_S} s under 4 tasks, visibility (lease) {SHORT_S} s: they run",
         redis_away,
     ),
     "drain": ("message sent into a drain, another worker idle: starts after", into_a_drain),
     "restart": ("Redis killed and restarted under a running task", redis_restart),
-    "full": ("Redis at its memory limit for 10 s", redis_full),
+    "restarts": (f"the same {RESTARTS} times under load, visibility (lease) {SHORT_S} s", restarts),
+    "full": (f"Redis at its memory limit for {FULL_S} s", redis_full),
+    "half-open": ("connections go dead under a task, new ones work: takes a message after", half_open),
     "poison": ("task that kills its process", poison),
     "undecodable": ("message that is not JSON", undecodable),
     "unknown": ("message for a task that is not known", unknown_task),

@@ -16,6 +16,9 @@ def test_control(lab):
     assert len(app.control.ping(timeout=10, limit=2)) == 2
     assert [one["id"] for found in inspect.active().values() for one in found] == [long.message]
     lab.wait(lambda: any(inspect.scheduled().values()), 10, "the message to be waiting")
+    # An idle worker is told at once only in the third protocol; in the second Redis says nothing, and no error either.
+    told = [one for one in lab.client().client_list() if "t" in one["flags"]]
+    assert len(told) >= 2 and {one.get("resp", "3") for one in told} == {"3"}
     app.control.revoke(long.message, terminate=True)
     app.control.revoke(waiting.message, terminate=True)
     after = lab.sender.work(3, 0)

@@ -3,9 +3,11 @@
 import os
 import signal
 import time
+from contextlib import closing
 
 import pytest
 from transports.lab import group_of
+from transports.proxy import Proxy
 
 from redelivery.broker import holder
 from tests.broker.conftest import LEASE_S
@@ -55,6 +57,20 @@ def test_connection_that_is_lost_while_a_task_starts(lab):
     client.rename("lab2", "lab")
     done(lab, [given, lost])
     assert starts(lab, [given, lost]) == [1, 1]
+
+
+def test_connections_that_go_dead(lab):
+    """Nothing comes through any more and nobody says so, as when a firewall forgets them; new ones work."""
+    lab = lab()
+    with closing(Proxy(lab.server.port)) as proxy:
+        lab.use_broker(f"redis://127.0.0.1:{proxy.port}/0")
+        lab.start_workers(1)
+        task = run(lab, 8)
+        proxy.swallow()
+        after = lab.sender.work(2, 0)
+        assert lab.within(lambda: lab.starts(after.message), 30) is not None
+        done(lab, [task, after])
+    assert starts(lab, [task, after]) == [1, 1]
 
 
 def pause(client):
