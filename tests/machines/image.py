@@ -6,10 +6,13 @@ it beforehand, not installed, and so are the wheels of the service: a run needs 
 """
 
 import hashlib
+import inspect
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 BOOTSTRAP = "systemd systemd-sysv dbus udev python3 python3-venv sudo openssh-server ca-certificates".split()
@@ -39,33 +42,38 @@ def cache() -> Path:
     return Path(os.environ.get("HOST_CACHE") or Path.home() / ".cache" / "service-template-hosts")
 
 
-def base(requirements: Path) -> Path:
-    """Return the root of the base image, with the wheels of `requirements`; build what is not there yet."""
-    look_for_tools()
+def base(requirements: Path) -> tuple[Path, Path]:
+    """Return the root of the base image, and the folder with the wheels of `requirements`; make what is not there."""
     root = cache() / f"base-{_recipe()}"
     if not root.exists():
-        _build(root)
+        _draft(root, _build)
     wheels = cache() / f"wheels-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
     if not wheels.exists():
-        _download(root, requirements, wheels)
-    shutil.rmtree(root / "var/wheels", ignore_errors=True)
-    shutil.copytree(wheels, root / "var/wheels")
-    return root
+        _draft(wheels, lambda draft: _download(root, requirements, draft))
+    return root, wheels
 
 
 def _recipe() -> str:
-    """A name for what the image is made of: this file."""
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    """A name for what the image is made of."""
+    source = inspect.getsource(_build) + inspect.getsource(_copy_apt)
+    return hashlib.sha256(" ".join([source, *BOOTSTRAP, *DOWNLOADED]).encode()).hexdigest()[:12]
 
 
-def _build(root: Path) -> None:
+def _draft(target: Path, make: Callable[[Path], None]) -> None:
+    """Make a folder beside the target, and move it there when it is complete; nothing is left when that fails."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        make(draft)
+        if not target.exists():  # another run may have been quicker
+            draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _build(draft: Path) -> None:
     suite, mirror = _apt_source()
-    print(
-        f"Building the base image {root} ({suite}; about two minutes, once) ...", file=sys.stderr, flush=True
-    )
-    draft = root.with_suffix(".draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.parent.mkdir(parents=True, exist_ok=True)
+    print(f"Building the base image ({suite}; about two minutes, once) ...", file=sys.stderr, flush=True)
     _run("debootstrap", "--variant=minbase", f"--include={','.join(BOOTSTRAP)}", suite, draft, mirror)
     _copy_apt(draft)
     shutil.copy2(CA_BUNDLE, draft / CA_BUNDLE.relative_to("/"))
@@ -79,7 +87,6 @@ def _build(root: Path) -> None:
     # A host gets its name and its keys when it boots for the first time.
     for key in (draft / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
-    draft.rename(root)
 
 
 def _apt_source() -> tuple[str, str]:
@@ -111,39 +118,47 @@ def _copy_apt(root: Path) -> None:
     (root / "etc/apt/apt.conf.d/99machine").write_text(reach)
 
 
-def _download(root: Path, requirements: Path, wheels: Path) -> None:
+def _download(root: Path, requirements: Path, draft: Path) -> None:
     """Fetch the service's packages with the Python of the image: which they are depends on its version."""
-    draft = root / "var/wheels.draft"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    shutil.copy2(requirements, draft / "requirements.txt")
+    inside = Path("/var") / draft.name
+    (root / "var" / draft.name).mkdir()
+    shutil.copy2(requirements, root / "var" / draft.name / "requirements.txt")
     shutil.copy2("/etc/resolv.conf", root / "etc/resolv.conf")
     pip = [sys.executable, "-m", "pip", "config", "list"]
     settings = dict(line.split("=", 1) for line in _run(*pip, output=True).splitlines() if "=" in line)
     reach = {"PIP_CERT": str(CA_BUNDLE), "PIP_CONFIG_FILE": "/dev/null"}
     if index := settings.get("global.index-url"):
         reach["PIP_INDEX_URL"] = index.strip("'")
+    venv = f"{inside}/pip"
     command = (
-        "python3 -m venv /tmp/pip && /tmp/pip/bin/pip download --quiet --require-hashes --only-binary=:all: "
+        f"python3 -m venv {venv} && {venv}/bin/pip download --quiet --require-hashes --only-binary=:all: "
     )
-    command += "--dest /var/wheels.draft --requirement /var/wheels.draft/requirements.txt && rm -rf /tmp/pip"
+    command += f"--dest {inside} --requirement {inside}/requirements.txt && rm -rf {venv}"
     proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    _run(
-        "chroot",
-        root,
-        "env",
-        *(f"{name}={value}" for name, value in {**proxies, **reach}.items()),
-        "sh",
-        "-c",
-        command,
-    )
-    shutil.move(draft, wheels)
+    variables = [f"{name}={value}" for name, value in {**proxies, **reach}.items()]
+    try:
+        _run("chroot", root, "env", *variables, "sh", "-c", command)
+        shutil.copytree(root / "var" / draft.name, draft)
+    finally:
+        shutil.rmtree(root / "var" / draft.name)
 
 
 def _run(*command, output: bool = False) -> str:
     """Run a program; what it printed is shown only when it fails."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    if done.returncode:
-        sys.stderr.write(done.stdout + done.stderr)
-        raise NotHere(f"`{command[0]} {command[1]}` ended with {done.returncode}; the lines above say why")
-    return done.stdout if output else ""
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, errors = process.communicate()
+    except BaseException:  # this run has no time left, or was interrupted
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    if process.returncode:
+        sys.stderr.write(out + errors)
+        raise NotHere(f"`{command[0]} {command[1]}` ended with {process.returncode}; the lines above say why")
+    return out if output else ""

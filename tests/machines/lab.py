@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -41,6 +42,8 @@ time_limit_s = {limit}
 reason       = "The proof counts how often each message ran, so that a second run does no harm and is seen."
 gaps         = ["two deliveries at the same moment: two rows"]
 """
+#: What of the units' sandbox a container may not allow.
+SANDBOX = "systemd-run --quiet --wait -p PrivateUsers=yes -p ProtectSystem=strict -p PrivateDevices=yes true"
 LIMITS = {"short": ("short", 10), "medium": ("medium", 72), "long": ("long", 600), "hog": ("short", 10)}
 
 
@@ -77,25 +80,38 @@ class Lab:
         self.deploy_s = 30.0
         self.extra: dict[str, str] = {"ODD": ODD}
         self._bake()
-        self._base = image.base(self.service / "requirements.txt")
+        self._base, self._wheels = image.base(self.service / "requirements.txt")
+        #: All that are booted, and those of the inventory.
         self.hosts: list[Machine] = []
+        self.deployed: list[Machine] = []
         #: What the deploys under load have shown: seconds without a start, and by how much stops were late.
         self.pauses: list[float] = []
         self.late: list[float] = []
         self.tools = image.cache() / "tools"
         requirements = self.service / "deploy/ansible/requirements.txt"
-        subprocess.run(
-            [sys.executable, self.service / "dev/make_venv.py", self.tools, requirements], check=True
-        )
+        made = [sys.executable, self.service / "dev/make_venv.py", self.tools, requirements]
+        if subprocess.run(made).returncode:
+            raise image.NotHere("Ansible could not be installed; the lines above say why")
 
     def add_host(self, name: str) -> Machine:
         """Boot one more host, and write it into the inventory."""
+        host = self.boot(name)
+        self.deployed.append(host)
+        self.inventory()
+        return host
+
+    def boot(self, name: str) -> Machine:
+        """Boot one more host."""
         # An address of the loopback network that no other run uses at the same time.
         address = f"127.77.{os.getpid() % 200 + 20}.{len(self.hosts) + 1}"
-        host = Machine(self._base, self.folder, name, address, self.key)
+        host = Machine(self._base, self._wheels, self.folder, name, address, self.key)
         self.hosts.append(host)
-        host.boot()
-        self.inventory()
+        try:
+            host.boot()
+        except (RuntimeError, TimeoutError) as error:
+            raise image.NotHere(f"a host does not boot: {error}") from None
+        if host.try_run(SANDBOX)[0]:
+            raise image.NotHere("a host boots, but systemd in it cannot run units in a sandbox")
         return host
 
     @property
@@ -105,16 +121,23 @@ class Lab:
 
     # The service ---------------------------------------------------------------------------------------------
 
-    def _bake(self) -> None:
+    def bake(self, service: Path) -> None:
+        """Generate a service, and put it under version control."""
+        service.parent.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "cookiecutter", "--no-input", "--default-config", TEMPLATE]
-        subprocess.run([*command, "--output-dir", self.folder, f"project_slug={SLUG}", "ci=none"], check=True)
+        answers = [f"project_slug={service.name}", "ci=none"]
+        subprocess.run([*command, "--output-dir", service.parent, *answers], check=True)
+        subprocess.run(["git", "init", "--quiet"], cwd=service, check=True)
+        self.commit("As generated", service)
+
+    def _bake(self) -> None:
+        self.bake(self.service)
         shutil.copytree(HERE / "load", self.service / "load", ignore=shutil.ignore_patterns("__pycache__"))
         own = self.service / "service/own.py"
         own.write_text(own.read_text().replace("APPS = [", 'APPS = ["load", '))
         self._policy = (self.service / "ack_policy.toml").read_text() + POLICY
         self.policy()
-        subprocess.run(["git", "init", "--quiet"], cwd=self.service, check=True)
-        self.commit("As generated")
+        self.commit("Add what the proof runs")
 
     def policy(self) -> None:
         """Write ack_policy.toml with the limits as they are."""
@@ -131,12 +154,21 @@ class Lab:
             raise ValueError(f"{path} does not hold {old!r}")
         file.write_text(text.replace(old, new))
 
-    def commit(self, message: str) -> None:
+    def commit(self, message: str, service: Path | None = None) -> None:
         """Commit what was changed."""
-        subprocess.run(["git", "add", "--all"], cwd=self.service, check=True)
-        subprocess.run(
-            [*GIT, "commit", "--quiet", "--allow-empty", "--message", message], cwd=self.service, check=True
-        )
+        for command in (["add", "--all"], ["commit", "--quiet", "--allow-empty", "--message", message]):
+            subprocess.run([*GIT, *command], cwd=service or self.service, check=True)
+
+    def shell(self, command: str, folder: Path, more: dict[str, str]) -> subprocess.CompletedProcess:
+        """Run a line of a shell as a user would, with some variables more."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        out = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+        }
+        return subprocess.run(["sh", "-c", command], cwd=folder, env=kept | more, **out)
 
     def change_code(self) -> None:
         """Commit a change that every process runs on."""
@@ -155,7 +187,7 @@ class Lab:
             variables = variables.replace(
                 "      DOMAIN:", f"      {name}: {json.dumps(value)}\n      DOMAIN:"
             )
-        one, every = {"hosts": {self.host.name: None}}, {"hosts": {host.name: None for host in self.hosts}}
+        one, every = {"hosts": {self.host.name: None}}, {"hosts": {host.name: None for host in self.deployed}}
         names = re.findall(
             r"^\[queues\.(\w+)\]", (self.service / "ack_policy.toml").read_text(), re.MULTILINE
         )
@@ -175,7 +207,7 @@ class Lab:
         }
         hosts = {
             host.name: {**shared, "ansible_host": host.address, "service_web_listen": f"{host.address}:8000"}
-            for host in self.hosts
+            for host in self.deployed
         }
         # JSON is YAML, too.
         text = f"all:\n  children: {json.dumps(groups)}\n  hosts: {json.dumps(hosts)}\n"
@@ -211,7 +243,11 @@ class Lab:
         """Run a playbook; raises AssertionError with its output when its status is not the expected one."""
         begin = time.monotonic()
         process = self.start_play(name, *arguments)
-        output = process.communicate()[0]
+        try:
+            output = process.communicate()[0]
+        except BaseException:  # this run has no time left, or was interrupted
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         with (self.folder / "plays.log").open("a") as log:
             log.write(f"==== {name} {' '.join(arguments)}\n{output}\n")
         if expect is not None and (process.returncode != 0) != (expect != 0):
@@ -266,8 +302,11 @@ class Lab:
         load.start(short, long, longest)
         try:
             yield load
-        finally:
+        except BaseException:
             load.stop()
+            raise
+        load.stop()
+        load.wait()
 
 
 class Load:
@@ -288,7 +327,7 @@ class Load:
             f" --property=EnvironmentFile=/srv/{SLUG}/current/environment"
             f" /srv/{SLUG}/current/venv/bin/python manage.py load {options}"
         )
-        self._asker = threading.Thread(target=self._ask)
+        self._asker = threading.Thread(target=self._ask, daemon=True)
         self._asker.start()
         self.lab.host.wait_until(lambda: int(self._count("load_run")) > 20, 60, "the first tasks have run")
 
@@ -310,10 +349,13 @@ class Load:
         return self.lab.sql(f"SELECT count(*) FROM {table} WHERE number >= {self.first} {condition}")
 
     def stop(self) -> None:
-        """End the publishing, and wait until everything that was sent has ended (a minute longer than it may take)."""
+        """End the publishing, and the requests."""
         self._stop.set()
         self._asker.join()
         self.lab.host.try_run("systemctl stop load.service")
+
+    def wait(self) -> None:
+        """Wait until everything that was sent has ended (a minute longer than it may take)."""
         done = f"SELECT count(*) FROM load_sent s WHERE number >= {self.first} AND NOT EXISTS "
         done += "(SELECT 1 FROM load_run r WHERE r.number = s.number AND r.ended_at IS NOT NULL)"
         self.waiting = done

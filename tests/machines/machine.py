@@ -22,16 +22,22 @@ PasswordAuthentication no
 
 
 class Machine:
-    """A host. `address` is where it listens; `root` its file system; `key` the private key that opens it."""
+    """A host. `address` is where it listens; `root` its file system; `key` the private key that opens it.
 
-    def __init__(self, base: Path, folder: Path, name: str, address: str, key: Path):
+    `base` is the image and `wheels` are the packages that pip finds on it, without a network.
+    """
+
+    def __init__(self, base: Path, wheels: Path, folder: Path, name: str, address: str, key: Path):
         self.name, self.address, self.key = name, address, key
         self.folder, self.root = folder, folder / f"root-{name}"
         self.process: subprocess.Popen | None = None
         subprocess.run(["cp", "-a", "--reflink=auto", base, self.root], check=True)
+        shutil.copytree(wheels, self.root / "var/wheels", dirs_exist_ok=True)
         (self.root / "etc/hostname").write_text(f"{name}\n")
         (self.root / "etc/hosts").write_text(f"127.0.0.1 localhost\n{address} {name}\n")
         (self.root / "etc/machine-id").write_text("")
+        # What the playbooks install lies in the image: apt need not ask a mirror for news.
+        os.utime(self.root / "var/lib/apt/lists")
         (self.root / "etc/ssh/sshd_config.d/host.conf").write_text(SSHD.format(address=address))
         subprocess.run(["ssh-keygen", "-A", "-f", self.root], check=True, stdout=subprocess.DEVNULL)
         home = self.root / "home/admin/.ssh"

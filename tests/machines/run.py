@@ -1,12 +1,13 @@
 """`make test-host`: boot hosts, deploy the generated service to them, and print what was seen as a table.
 
-Usage: python tests/machines/run.py [--short] [--json FILE] [--only ROW ...] [--keep] [--if-possible]
+Usage: python tests/machines/run.py [--short] [--only ROW ...] [--json FILE] [--docs] [--limit SECONDS] [--if-possible]
 Needs root, systemd-container, debootstrap and an SSH client. Exit status 1: a row does not hold; 3: no host can
 be booted.
 """
 
 import argparse
 import json
+import re
 import shutil
 import signal
 import sys
@@ -14,11 +15,20 @@ import tempfile
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 
 import image
 import rows
 from lab import Lab
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "deploys.md"
+BETWEEN = re.compile(r"(?<=<!-- hosts -->\n).*?(?=<!-- end of hosts -->)", re.DOTALL)
+
+
+class TimeIsUp(Exception):
+    """The run has taken as long as it may."""
 
 
 def main() -> int:
@@ -28,50 +38,99 @@ def main() -> int:
         "--short", action="store_true", help="one host, the control experiment, one deploy under load"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as JSON, too")
+    parser.add_argument("--docs", action="store_true", help="write the rows into docs/deploys.md, too")
     parser.add_argument("--only", nargs="+", metavar="ROW", help="only these rows, after the first one")
     parser.add_argument(
-        "--if-possible", action="store_true", help="exit status 0 where no host can be booted"
+        "--if-possible", action="store_true", help="exit status 0 where no host can be booted, or not in time"
     )
+    parser.add_argument("--limit", type=int, metavar="SECONDS", help="give up then")
     parser.add_argument("--keep", action="store_true", help="leave the folder with the logs")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # hosts are taken down
-    try:
-        image.look_for_tools()
-    except image.NotHere as reason:
-        print(f"No host can be booted here: {reason}.", file=sys.stderr)
-        return 0 if options.if_possible else 3
     groups = rows.SHORT if options.short else rows.FULL
     if options.only:
         names = {"provisioned", *options.only}
         groups = tuple(tuple(row for row in group if row.__name__ in names) for group in groups)
+    begin, found, reason = time.monotonic(), [], ""
+    try:
+        with time_limit(options.limit):
+            image.look_for_tools()
+            play(tuple(filter(None, groups)), found, options.keep)
+    except image.NotHere as why:
+        reason = f"no host can be booted here: {why}"
+    except TimeIsUp:
+        reason = f"not done within {options.limit} s; {len(found)} rows were"
+    seconds = round(time.monotonic() - begin)
+    if options.json and not reason:
+        options.json.write_text(json.dumps({"seconds": seconds, "rows": found}, indent=2) + "\n")
+    if options.docs and not reason:
+        write_page(found, seconds)
+    counts = [sum(row["holds"] is value for row in found) for value in (True, False, None)]
+    if found:
+        print(f"\n{len(found)} rows in {seconds} s:")
+        print("{} passed, {} failed, {} skipped".format(*counts))
+    if reason:
+        print(f"Hosts: skipped, because {reason}.", file=sys.stderr)
+    if counts[1]:
+        return 1
+    return 3 * (not options.if_possible) if reason else 0
+
+
+def write_page(found: list[dict], seconds: int) -> None:
+    """Put the rows into the page, in place of those of an earlier run."""
+    verdicts = {True: "yes", False: "**no**", None: "skipped"}
+    lines = [
+        f"{len(found)} rows in {seconds // 60} min {seconds % 60} s, on {date.today()}; {rows.load_of_this_machine()}.",
+        "",
+        "| row | shows | holds | figure | s |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found:
+        text = " ".join(row["figure"].split()).replace("|", "\\|")
+        shows = row["shows"].replace("|", "\\|")
+        lines.append(
+            f"| `{row['row']}` | {shows} | {verdicts[row['holds']]} | {text} | {row['seconds']:.0f} |"
+        )
+    page = PAGE.read_text()
+    PAGE.write_text(BETWEEN.sub(lambda _: "\n".join(lines) + "\n", page))
+
+
+@contextmanager
+def time_limit(seconds: int | None):
+    """Raise TimeIsUp after so many seconds; SIGTERM takes the hosts down, too."""
+
+    def give_up(*_):
+        raise TimeIsUp
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds or 0)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def play(groups: tuple, found: list[dict], keep: bool) -> None:
+    """Boot a host and run the rows; `found` gets what each has shown."""
     folder = Path(tempfile.mkdtemp(prefix="hosts-"))
-    begin, found, lab = time.monotonic(), [], None
+    lab = None
     try:
         lab = Lab(folder)
         lab.add_host("one")
         print(f"Booted. Logs: {folder}", flush=True)
-        for group in filter(None, groups):
-            with ThreadPoolExecutor(len(group)) as threads:
-                found += threads.map(one, group, [lab] * len(group))
+        for group in groups:
+            if len(group) == 1:
+                found.append(one(group[0], lab))
+            else:
+                with ThreadPoolExecutor(len(group)) as threads:
+                    found += threads.map(one, group, [lab] * len(group))
             if found[0]["holds"] is False:
                 break  # there is nothing to look at
-    except image.NotHere as reason:
-        print(f"No host can be booted here: {reason}.", file=sys.stderr)
-        return 0 if options.if_possible else 3
     finally:
         for host in lab.hosts if lab else ():
             host.destroy()
-        failed = [row for row in found if row["holds"] is False]
-        if not options.keep and not failed and folder.exists():
-            shutil.rmtree(folder)
-    passed, skipped = (sum(row["holds"] is value for row in found) for value in (True, None))
-    if options.json:
-        options.json.write_text(
-            json.dumps({"seconds": round(time.monotonic() - begin), "rows": found}, indent=2) + "\n"
-        )
-    print(f"\n{len(found)} rows in {time.monotonic() - begin:.0f} s:")
-    print(f"{passed} passed, {len(failed)} failed, {skipped} skipped")
-    return 1 if failed or not found else 0
+        if not keep and all(row["holds"] is not False for row in found):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def one(row, lab: Lab) -> dict:
@@ -79,6 +138,8 @@ def one(row, lab: Lab) -> dict:
     name, begin = row.__name__, time.monotonic()
     try:
         figure, holds = row(lab), True
+    except (TimeIsUp, image.NotHere):
+        raise
     except rows.Skipped as reason:
         figure, holds = str(reason), None
     except Exception as error:
