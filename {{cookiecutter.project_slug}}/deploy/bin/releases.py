@@ -17,6 +17,7 @@ Usage:
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -119,7 +120,10 @@ def install(release: str, queues: list[str]) -> int:
 
 
 def start(units: list[str]) -> int:
-    """Start units, all at once, and wait until they are ready; print the new ones, or why it failed."""
+    """Start units and wait until they are ready; print the new ones, or why it failed.
+
+    As many at once as there are processors: the tasks of the old ones run meanwhile.
+    """
     known = workers()
     new = [unit for unit in units if known.get(unit) != "active"]
     run("systemctl", "daemon-reload")
@@ -129,12 +133,14 @@ def start(units: list[str]) -> int:
             "would kill: `systemctl cat` shows which one."
         )
         return 1
-    if units and subprocess.run(["systemctl", "enable", "--now", "--quiet", *units]).returncode:
-        for unit in units:
-            if show(unit, "ActiveState")["ActiveState"] != "active":
-                said = run("journalctl", "--output=cat", f"--lines={LINES}", f"--unit={unit}")
-                print(f"{unit} did not start. What it said:\n{said}")
-        return 1
+    at_once = os.cpu_count() or 1
+    for some in (units[place : place + at_once] for place in range(0, len(units), at_once)):
+        if subprocess.run(["systemctl", "enable", "--now", "--quiet", *some]).returncode:
+            for unit in some:
+                if show(unit, "ActiveState")["ActiveState"] != "active":
+                    said = run("journalctl", "--output=cat", f"--lines={LINES}", f"--unit={unit}")
+                    print(f"{unit} did not start. What it said:\n{said}")
+            return 1
     print(*new, sep="\n")
     return 0
 
