@@ -99,6 +99,7 @@ def test_two_workers_that_look_at_once_give_back_once(server):
 def test_time_in_which_nobody_looked_does_not_count(server):
     """A gap shortens no lease by more than a sixth: who could not renew meanwhile has time to."""
     take, look = (server.register_script(holder.COMMON + holder.TEXTS[which]) for which in (0, 1))
+    look(args=["", "b:1:b", 0.6, 60])
     server.lpush("lab", '{"properties": {"delivery_tag": "tag"}}')
     take(keys=["lab"], args=["", "dead:1:a"])
     time.sleep(0.7)
