@@ -65,7 +65,8 @@ class TestMakefile:
     def test_plain_make_is_help(self, bake):
         """Every target that is meant for people has its line."""
         done = run("make", cwd=(service := bake()))
-        targets = set(re.findall(r"^([a-z]+):", (service / "Makefile").read_text(), re.MULTILINE)) - {"venv"}
+        text = (service / "Makefile").read_text() + (service / "deploy" / "deploy.mk").read_text()
+        targets = set(re.findall(r"^([a-z]+):", text, re.MULTILINE)) - {"venv", "deployvenv"}
         assert {line.split()[1] for line in done.stdout.splitlines()} == targets
         assert {"run", "demo", "test", "lint", "help"} <= targets
 

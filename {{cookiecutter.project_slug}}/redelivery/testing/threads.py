@@ -17,6 +17,8 @@ _WAITING = {module.__file__ for module in (threading, queue, concurrent.futures.
 # than a busy machine lets a thread lie idle), and elsewhere (it may wait for a bare lock, or for an answer).
 _WAITING_S, _STANDING_S = 0.01, 1.0
 _LOOK_S = 0.001
+# States of a thread that could go on, and only other processes keep it from that: it waits for a core, or for the disk.
+HELD_UP = {"R", "D"}
 
 
 class Watch:
@@ -37,20 +39,24 @@ class Watch:
         frame = sys._current_frames().get(self.thread.ident)
         if frame is None:
             return True
-        place = frame, frame.f_lasti
-        if place != self.place or self.is_held_up():
+        state, sleeps = self.sleep()
+        # One that waits for a lock sleeps once. One that was woken and then waits for the interpreter's own lock sleeps
+        # again and again: on a busy machine it may lose that race for longer than it must stand here.
+        place = frame, frame.f_lasti, sleeps if waits(frame) else ""
+        if place != self.place or state in HELD_UP:
             self.place, self.since = place, time.monotonic()
             return False
         enough = _WAITING_S if waits(frame) else standing_s
         return time.monotonic() - self.since > enough
 
-    def is_held_up(self) -> bool:
-        """Tell whether it waits for a core or for the disk, so for other processes (Linux; elsewhere nobody knows)."""
+    def sleep(self) -> tuple[str, str]:
+        """Return the state of the thread, and how often it went to sleep by itself (Linux; elsewhere nobody knows)."""
         try:
-            stat = Path(f"/proc/self/task/{self.thread.native_id}/stat").read_text()
+            lines = Path(f"/proc/self/task/{self.thread.native_id}/status").read_text().splitlines()
         except OSError:
-            return False
-        return stat.rpartition(")")[2].split()[0] in "RD"
+            return "", ""
+        said = dict(line.partition(":\t")[::2] for line in lines)
+        return said.get("State", "")[:1], said.get("voluntary_ctxt_switches", "")
 
 
 def waits(frame) -> bool:
