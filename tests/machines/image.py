@@ -68,7 +68,15 @@ def _draft(target: Path, make: Callable[[Path], None]) -> None:
         if not target.exists():  # another run may have been quicker
             draft.rename(target)
     finally:
+        _unmount(draft)
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _unmount(folder: Path) -> None:
+    """Take away what a debootstrap that was ended has mounted below a folder, before that is deleted."""
+    places = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for place in reversed([place for place in places if place.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def _build(draft: Path) -> None:

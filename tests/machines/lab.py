@@ -1,5 +1,6 @@
 """A generated service, hosts to deploy it to, and the playbooks that do it: what the rows of the proof work with."""
 
+import itertools
 import json
 import os
 import re
@@ -42,6 +43,7 @@ time_limit_s = {limit}
 reason       = "The proof counts how often each message ran, so that a second run does no harm and is seen."
 gaps         = ["two deliveries at the same moment: two rows"]
 """
+NUMBERS = itertools.count(1)
 #: What of the units' sandbox a container may not allow.
 SANDBOX = "systemd-run --quiet --wait -p PrivateUsers=yes -p ProtectSystem=strict -p PrivateDevices=yes true"
 LIMITS = {"short": ("short", 10), "medium": ("medium", 72), "long": ("long", 600), "hog": ("short", 10)}
@@ -103,7 +105,7 @@ class Lab:
     def boot(self, name: str) -> Machine:
         """Boot one more host."""
         # An address of the loopback network that no other run uses at the same time.
-        address = f"127.77.{os.getpid() % 200 + 20}.{len(self.hosts) + 1}"
+        address = f"127.77.{os.getpid() % 200 + 20}.{next(NUMBERS)}"
         host = Machine(self._base, self._wheels, self.folder, name, address, self.key)
         self.hosts.append(host)
         try:

@@ -70,9 +70,8 @@ class Machine:
 
     def _is_up(self) -> bool:
         if self.process.poll() is not None:
-            raise RuntimeError(
-                f"{self.name} ended while it booted; see {self.folder}/console-{self.name}.log"
-            )
+            said = (self.folder / f"console-{self.name}.log").read_text(errors="replace").strip().splitlines()
+            raise RuntimeError(f"{self.name} ended while it booted, and said: {' | '.join(said[-3:])}")
         return subprocess.run([*self.ssh(), "true"], capture_output=True).returncode == 0
 
     def ssh(self) -> list[str]:

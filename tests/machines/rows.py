@@ -683,29 +683,35 @@ def healthy(lab: Lab) -> bool:
         return answer.status == 200
 
 
-#: In this order. Rows of one group run at once: each has units of its own, and mostly waits.
-SHORT = ((provisioned,), (verified,), (control,), (one_deploy_under_load,))
+#: A lane has a service and a host of its own; a run with several plays them side by side. Its groups come one after the
+#: other; the rows of one group run at once: each has units of its own, and mostly waits.
+SHORT = (((provisioned,), (verified,), (control,), (one_deploy_under_load,)),)
 FULL = (
-    (provisioned,),
-    (again,),
-    (verified,),
-    (unchanged,),
-    (stop_drains, two_beats, stuck, main_killed),
-    (with_half_the_stop, restarts),
-    (without_kill_mode,),
-    (control,),
-    (deploys_under_load,),
-    (too_long,),
-    (broken_release,),
-    (smaller_limit,),
-    (redis_down,),
-    (play_again,),
-    (only_what_must,),
-    (redis_away, newcomer),
-    (out_of_memory,),
-    (reboot,),
-    (destructive,),
-    (two_hosts,),
-    (short_pause,),
-    (prompt_stops,),
+    (
+        (provisioned,),
+        (again,),
+        (verified,),
+        (unchanged,),
+        (stop_drains, two_beats, stuck, main_killed),
+        (with_half_the_stop, restarts),
+        (without_kill_mode,),
+        (control,),
+        (deploys_under_load,),
+        (too_long,),
+        (broken_release,),
+        (out_of_memory,),
+        (reboot,),
+        (short_pause,),
+        (prompt_stops,),
+    ),
+    (
+        (provisioned,),
+        (redis_away, newcomer),
+        (smaller_limit,),
+        (redis_down,),
+        (play_again,),
+        (only_what_must,),
+        (destructive,),
+        (two_hosts,),
+    ),
 )

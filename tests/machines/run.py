@@ -46,15 +46,14 @@ def main() -> int:
     parser.add_argument("--limit", type=int, metavar="SECONDS", help="give up then")
     parser.add_argument("--keep", action="store_true", help="leave the folder with the logs")
     options = parser.parse_args()
-    groups = rows.SHORT if options.short else rows.FULL
+    lanes = rows.SHORT if options.short else rows.FULL
     if options.only:
-        names = {"provisioned", *options.only}
-        groups = tuple(tuple(row for row in group if row.__name__ in names) for group in groups)
+        lanes = [only(lane, options.only) for lane in lanes]
     begin, found, reason = time.monotonic(), [], ""
     try:
         with time_limit(options.limit):
             image.look_for_tools()
-            play(tuple(filter(None, groups)), found, options.keep)
+            play([lane for lane in lanes if lane], found, options.keep)
     except image.NotHere as why:
         reason = f"no host can be booted here: {why}"
     except TimeIsUp:
@@ -110,27 +109,48 @@ def time_limit(seconds: int | None):
         signal.alarm(0)
 
 
-def play(groups: tuple, found: list[dict], keep: bool) -> None:
-    """Boot a host and run the rows; `found` gets what each has shown."""
+def only(lane: tuple, names: list[str]) -> list:
+    """The groups of a lane with these rows, after the first, without which there is nothing to look at."""
+    groups = [[row for row in group if row.__name__ in names] for group in lane]
+    groups = [group for group in groups if group]
+    first = list(lane[0])
+    return groups and (groups if groups[0] == first else [first, *groups])
+
+
+def play(lanes: list, found: list[dict], keep: bool) -> None:
+    """Boot a host for each lane and run its rows; `found` gets what each has shown."""
     folder = Path(tempfile.mkdtemp(prefix="hosts-"))
-    lab = None
+    labs = []
     try:
-        lab = Lab(folder)
-        lab.add_host("one")
+        for number in range(1, len(lanes) + 1):
+            (place := folder / f"lane-{number}").mkdir()
+            labs.append(Lab(place))
+            labs[-1].add_host("one")
         print(f"Booted. Logs: {folder}", flush=True)
-        for group in groups:
-            if len(group) == 1:
-                found.append(one(group[0], lab))
-            else:
-                with ThreadPoolExecutor(len(group)) as threads:
-                    found += threads.map(one, group, [lab] * len(group))
-            if found[0]["holds"] is False:
-                break  # there is nothing to look at
+        if len(lanes) == 1:
+            run_lane(lanes[0], labs[0], found)
+        else:
+            with ThreadPoolExecutor(len(lanes)) as threads:
+                shown = list(threads.map(lambda lane, lab: run_lane(lane, lab, []), lanes, labs))
+            found += [row for lane in shown for row in lane]
     finally:
-        for host in lab.hosts if lab else ():
+        for host in [host for lab in labs for host in lab.hosts]:
             host.destroy()
         if not keep and all(row["holds"] is not False for row in found):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_lane(lane: tuple, lab: Lab, found: list[dict]) -> list[dict]:
+    """Run the groups of one lane; `found` gets, row by row, what each has shown."""
+    for group in lane:
+        if len(group) == 1:
+            found.append(one(group[0], lab))
+        else:
+            with ThreadPoolExecutor(len(group)) as threads:
+                found += threads.map(one, group, [lab] * len(group))
+        if found[0]["holds"] is False:
+            break  # there is nothing to look at
+    return found
 
 
 def one(row, lab: Lab) -> dict:
