@@ -74,6 +74,9 @@ class Play:
 class Lab:
     """`folder` is a scratch folder. `add_host` makes the hosts: the first has the data servers, web and beat."""
 
+    #: Held while packages are installed: what they start listens where every host's would, until it is configured.
+    packages = threading.Lock()
+
     def __init__(self, folder: Path):
         self.folder, self.service = folder, folder / SLUG
         self.key = folder / "key"

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -137,7 +138,8 @@ class Machine:
     def destroy(self) -> None:
         """End it, whatever it does, and delete it."""
         if self.process and self.process.poll() is None:
-            self.process.terminate()  # nspawn asks init to power off
+            with contextlib.suppress(RuntimeError, OSError):
+                os.kill(self.init(), signal.SIGKILL)  # and with it the kernel ends every process of the host
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=5)
             if self.process.poll() is None:

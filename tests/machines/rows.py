@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from os import cpu_count, getloadavg, killpg
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def check(holds: bool, *facts) -> None:
 
 def provisioned(lab: Lab) -> str:
     """A bare host is provisioned and deployed to over SSH."""
-    first = lab.play("provision")
+    with lab.packages:
+        first = lab.play("provision")
     would = lab.play("deploy", "--check", "--diff")
     deploy = lab.play("deploy")
     check(healthy(lab), "web does not answer")
@@ -615,7 +617,8 @@ def newcomer(lab: Lab) -> str:
     commands = section.split("```")[1].strip().splitlines()
     output = ""
     for command in commands:
-        done = lab.shell(command, service, environment)
+        with lab.packages if "provision" in command else nullcontext():
+            done = lab.shell(command, service, environment)
         check(done.returncode == 0, command, done.stdout[-3000:])
         output += done.stdout
         if command.startswith("cp deploy/inventory"):
