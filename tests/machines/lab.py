@@ -165,8 +165,8 @@ class Lab:
             subprocess.run([*GIT, *command], cwd=service or self.service, check=True)
 
     def shell(self, command: str, folder: Path, more: dict[str, str]) -> subprocess.CompletedProcess:
-        """Run a line of a shell as a user would, with some variables more."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        """Run a line of a shell as a user would, with some variables more, and none of a `make` that runs this."""
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LC_ALL") if name in os.environ}
         out = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,

@@ -24,6 +24,8 @@ import rows
 from lab import Lab
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "deploys.md"
+HEAD = ("| row | shows | holds | figure | s |", "|---|---|---|---|---|")
+VERDICTS = {True: "yes", False: "**no**", None: "skipped"}
 BETWEEN = re.compile(r"(?<=<!-- hosts -->\n).*?(?=<!-- end of hosts -->)", re.DOTALL)
 
 
@@ -62,7 +64,8 @@ def main() -> int:
     if options.json and not reason:
         options.json.write_text(json.dumps({"seconds": seconds, "rows": found}, indent=2) + "\n")
     if options.docs and not reason:
-        write_page(found, seconds)
+        asked = [row for row in found if not options.only or row["row"] in options.only]
+        write_page(asked, seconds, not options.only)
     counts = [sum(row["holds"] is value for row in found) for value in (True, False, None)]
     if found:
         print(f"\n{len(found)} rows in {seconds} s:")
@@ -74,23 +77,24 @@ def main() -> int:
     return 3 * (not options.if_possible) if reason else 0
 
 
-def write_page(found: list[dict], seconds: int) -> None:
-    """Put the rows into the page, in place of those of an earlier run."""
-    verdicts = {True: "yes", False: "**no**", None: "skipped"}
-    lines = [
-        f"{len(found)} rows in {seconds // 60} min {seconds % 60} s, on {date.today()}; {rows.load_of_this_machine()}.",
-        "",
-        "| row | shows | holds | figure | s |",
-        "|---|---|---|---|---|",
-    ]
+def write_page(found: list[dict], seconds: int, whole: bool) -> None:
+    """Put the rows into the page, in place of those of an earlier run; a run of some rows leaves the others."""
+    page = PAGE.read_text()
+    by_itself = "" if whole else f" (by itself, {date.today()})"
+    lines = {}
     for row in found:
         text = " ".join(row["figure"].split()).replace("|", "\\|")
         shows = row["shows"].replace("|", "\\|")
-        lines.append(
-            f"| `{row['row']}` | {shows} | {verdicts[row['holds']]} | {text} | {row['seconds']:.0f} |"
-        )
-    page = PAGE.read_text()
-    PAGE.write_text(BETWEEN.sub(lambda _: "\n".join(lines) + "\n", page))
+        figure = text[:600] + by_itself
+        cells = [f"`{row['row']}`", shows, VERDICTS[row["holds"]], figure, f"{row['seconds']:.0f}"]
+        lines[row["row"]] = f"| {' | '.join(cells)} |"
+    if whole:
+        took = f"{len(found)} rows in {seconds // 60} min {seconds % 60} s"
+        head = [f"{took}, on {date.today()}; {rows.load_of_this_machine()}.", "", *HEAD]
+        page = BETWEEN.sub(lambda _: "\n".join([*head, *lines.values(), ""]), page)
+    for name, line in lines.items():
+        page = re.sub(rf"^\| `{name}` \|.*$", lambda _, line=line: line, page, flags=re.MULTILINE)
+    PAGE.write_text(page)
 
 
 @contextmanager
