@@ -710,8 +710,8 @@ FULL = (
     (
         (provisioned,),
         (redis_away, newcomer),
-        (smaller_limit,),
         (redis_down,),
+        (smaller_limit,),
         (play_again,),
         (only_what_must,),
         (destructive,),
