@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import tempfile
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,15 @@ KINDS = {
 def options(settings: tuple[str, ...]) -> list[str]:
     """Return settings as `-c` options of git."""
     return [word for setting in settings for word in ("-c", setting)]
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder in which a git whose parent was interrupted may still write, for a moment."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 @dataclass
@@ -126,7 +136,7 @@ class Project:
             yield
         finally:
             if self.scratch != self.git_dir:
-                shutil.rmtree(self.scratch, ignore_errors=True)
+                remove(self.scratch)
             os.close(lock)
 
     def refuse_unless_ready(self) -> None:
