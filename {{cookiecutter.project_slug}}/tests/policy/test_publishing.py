@@ -146,6 +146,7 @@ def test_queues_and_delivery(policy_app, settings, leases):
         "stock_visibility_s": 3600,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
+        "health_check_interval": 5,
     }
     assert conf.worker_cancel_long_running_tasks_on_connection_loss is not leases
     with policy_app().connection() as connection:
