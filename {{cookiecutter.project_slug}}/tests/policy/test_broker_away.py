@@ -174,7 +174,8 @@ def test_what_cannot_be_settled_is_settled_later(shop, way, call, what):
     with shop.worker():
         with shop.redis_away(way):
             shop.wait_for("finished" if what == "ack" else "its message is given back")
-            if way == "paused":  # a full Valkey takes what is given back, and a full Redis does not (measured)
+            # A full Valkey takes what is given back, and a full Redis does not (measured).
+            if way == "paused":
                 shop.wait_for("Redis does not take")
         shop.wait_for(
             f"{'redelivered=no delivery=1' if what == 'ack' else 'redelivered=yes delivery=2'} finished"
