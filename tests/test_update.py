@@ -906,6 +906,25 @@ class TestKilled:
         assert service.files == before
         assert update(service, template=template).returncode == 0
 
+    def test_folder_that_a_git_still_fills_is_removed(self, service):
+        """The children of a git that was interrupted write for a moment more."""
+        (filled := service.folder / "filled").mkdir()
+        program = """
+import pathlib, shutil, sys
+remove_tree, calls = shutil.rmtree, []
+
+def fails_twice(folder, ignore_errors):
+    calls.append(folder)
+    if len(calls) > 2:
+        remove_tree(folder, ignore_errors)
+
+shutil.rmtree = fails_twice
+from dev.update.project import remove
+remove(pathlib.Path(sys.argv[1]))
+"""
+        subprocess.run([sys.executable, "-c", program, filled], cwd=service.folder, check=True)
+        assert not filled.exists()
+
     def test_two_at_once(self, template, service, place):
         """The second one is refused at once, and the first one ends well."""
         waiting = place / "waiting"
