@@ -240,7 +240,11 @@ class Killer:
 
     def count(self) -> int:
         """Count the effects of the last call."""
-        return self.of_case("effects", self.world, self.arguments)
+        effects = self.of_case("effects", self.world, self.arguments)
+        if not isinstance(effects, int):
+            counted = f"{self.entry.name}: {type(self.case).__name__}.effects()"
+            raise CrashMapError(f"{counted}: it must return a whole number, not {effects!r}")
+        return effects
 
     def of_case(self, method: str, *arguments):
         """Call a method of the case; what it raises is its author's to mend."""

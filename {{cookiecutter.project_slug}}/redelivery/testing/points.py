@@ -62,7 +62,6 @@ class Tracer:
         self.returned = False
         self.names: dict[threading.Thread, str] = {}
         self.relative: dict[str, str | None] = {}
-        self.learned: set[CodeType] = set()
         if _monitoring and not _monitoring.get_tool(_TOOL):
             _monitoring.use_tool_id(_TOOL, "redelivery")
 
@@ -72,16 +71,13 @@ class Tracer:
         To be called before `start`, and again when the task has had modules imported.
         """
         gc.unfreeze()  # frozen objects are not listed
-        code = [one.__code__ for one in gc.get_objects() if type(one) is FunctionType]
+        functions = [one.__code__ for one in gc.get_objects() if type(one) is FunctionType]
         gc.freeze()
-        while code:
+        code = [one for one in functions if self.is_project(one.co_filename)]
+        while _monitoring and code:
             one = code.pop()
-            if one in self.learned:
-                continue
-            self.learned.add(one)
             code += [constant for constant in one.co_consts if isinstance(constant, CodeType)]
-            if self.is_project(one.co_filename) and _monitoring:
-                _monitoring.set_local_events(_TOOL, one, _monitoring.events.INSTRUCTION)
+            _monitoring.set_local_events(_TOOL, one, _monitoring.events.INSTRUCTION)
 
     def start(self, reached: Callable[[Point], None], only: int | None = None) -> None:
         """Trace what this thread calls from now on, and every thread started from now on.

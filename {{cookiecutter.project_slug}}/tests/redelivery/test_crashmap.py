@@ -15,7 +15,7 @@ import pytest
 from redelivery.policy import TaskPolicy, load
 from redelivery.testing import children, processes, promises, report
 from redelivery.testing.crashmap import CrashMap, Kill
-from redelivery.testing.drawing import Drawn, merge
+from redelivery.testing.drawing import Drawn, all_cores, cores, merge, own_core, stay_on
 from redelivery.testing.evidence import Experiment
 from redelivery.testing.messages import Message
 from redelivery.testing.points import Point
@@ -192,6 +192,7 @@ def test_a_process_that_ends_by_itself_is_a_lost_worker(drawn):
         ),
         ("BadArguments", r"BadArguments\.prepare\(\): JSON cannot carry the arguments"),
         ("BadEffects", r"BadEffects\.effects\(\) failed .*KeyError"),
+        ("BadNumber", r"BadNumber\.effects\(\): it must return a whole number, not None"),
     ],
 )
 def test_no_map_but_the_reason(kinds, name, words):
@@ -200,6 +201,20 @@ def test_no_map_but_the_reason(kinds, name, words):
     assert found["error"].startswith(f"{found['task']}: ")
     assert re.search(words, found["error"]), found["error"]
     assert "Traceback" not in found["error"]
+
+
+def test_each_part_has_a_core_and_twins_have_all():
+    """Parts of one map are on different cores; what starts two deliveries at once may use as many as the parent."""
+    before = cores()
+    assert {own_core(part) for part in range(len(before))} == set(before)
+    stay_on([own_core(0)])
+    try:
+        assert len(cores()) == 1 or not hasattr(os, "sched_setaffinity")
+        with all_cores():
+            assert cores() == cores(os.getppid())
+        assert len(cores()) == 1 or not hasattr(os, "sched_setaffinity")
+    finally:
+        stay_on(before)
 
 
 def command(*arguments: str, **options) -> subprocess.CompletedProcess:

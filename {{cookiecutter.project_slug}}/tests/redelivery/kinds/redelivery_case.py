@@ -171,3 +171,12 @@ class BadEffects(RowCase):
     def effects(self, world, args):
         """Fail."""
         raise KeyError(args[0])
+
+
+class BadNumber(RowCase):
+    """No return in effects()."""
+
+    task = f"{TASKS}.bad_number"
+
+    def effects(self, world, args):
+        """Forget to return."""

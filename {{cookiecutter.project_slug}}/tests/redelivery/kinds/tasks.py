@@ -340,3 +340,8 @@ def bad_arguments(call):
 @shared_task
 def bad_effects(call):
     """Its case cannot count."""
+
+
+@shared_task
+def bad_number(call):
+    """Its case counts what is no number."""
