@@ -129,8 +129,12 @@ class Tracer:
         return self.on_event
 
     def on_instruction(self, code, offset):
-        """Count an opcode (Python 3.12 and newer)."""
-        self.on_opcode(sys._getframe(1))
+        """Count an opcode (Python 3.12 and newer), but in a thread that `threading` does not know (yet).
+
+        Python 3.11 has no events there, and asking for the current thread would make up another one.
+        """
+        if threading.get_ident() in {thread.ident for thread in threading.enumerate()}:
+            self.on_opcode(sys._getframe(1))
 
     def on_opcode(self, frame) -> None:
         """Count an opcode, when it is this thread's turn."""
