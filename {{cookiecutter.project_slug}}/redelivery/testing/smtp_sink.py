@@ -2,12 +2,12 @@
 
 import asyncio
 import email
+import email.policy
 import json
 import os
 import signal
 import sys
 from contextlib import suppress
-from email.header import decode_header, make_header
 from pathlib import Path
 
 from aiosmtpd.controller import UnthreadedController
@@ -77,15 +77,13 @@ class Sink:
 
 def as_record(envelope) -> dict:
     """Return what a test wants to know of a mail."""
-    # Not with email.policy.default: ten times as slow, and a crash map sends hundreds (measured: 0.53 ms, 0.05 ms).
-    message = email.message_from_bytes(envelope.content)
-    body = next((part for part in message.walk() if part.get_content_type() == "text/plain"), None)
-    charset = body.get_content_charset("utf-8") if body else ""
+    message = email.message_from_bytes(envelope.content, policy=email.policy.default)
+    body = message.get_body(("plain",))
     return {
         "to": ", ".join(envelope.rcpt_tos),
-        "subject": str(make_header(decode_header(message["Subject"] or ""))),
+        "subject": message["Subject"],
         "message_id": message["Message-ID"],
-        "text": body.get_payload(decode=True).decode(charset, errors="replace") if body else "",
+        "text": body.get_content() if body else "",
     }
 
 
