@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import redis
+from celery import current_app
 from celery.app.trace import build_tracer
 from django.test import override_settings
 from kombu import pools
@@ -53,6 +54,15 @@ def empty_redis(shared_redis):
     """Nothing published and nothing cached when a test begins."""
     with redis.Redis("127.0.0.1", port=shared_redis.port) as client:
         client.flushall()
+
+
+@pytest.fixture(autouse=True)
+def one_app():
+    """A test that leaves an app of its own as the current one fails itself: shared tasks of later tests would use it."""
+    yield
+    left = current_app._get_current_object()
+    app.set_current()
+    assert left is app, f"{left} is still the current app: make it with set_as_current=False"
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from tests.broker.tools import run
 def test_control(lab):
     lab = lab()
     lab.start_workers(2, concurrency=1)
-    app = Celery(broker=json.loads(lab.spec.read_text())["broker"])
+    app = Celery(broker=json.loads(lab.spec.read_text())["broker"], set_as_current=False)
     long, waiting = run(lab, 60), lab.sender.work(2, 0, countdown=60)
     inspect = app.control.inspect(timeout=10, limit=2)
     assert len(app.control.ping(timeout=10, limit=2)) == 2

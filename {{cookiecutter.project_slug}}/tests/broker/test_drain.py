@@ -49,7 +49,7 @@ def test_worker_that_ends_leaves_no_trace(lab):
     """What waits for its rate limit has not started, and goes back as it came."""
     lab = lab()
     (worker,) = lab.start_workers(1)
-    with Celery(broker=json.loads(lab.spec.read_text())["broker"]) as app:
+    with Celery(broker=json.loads(lab.spec.read_text())["broker"], set_as_current=False) as app:
         assert app.control.rate_limit(WORK, "1/m", reply=True, timeout=10, limit=1)
     done(lab, [run(lab, 0)])
     lab.sender.work(2, 0)
