@@ -58,7 +58,7 @@ def empty_redis(shared_redis):
 
 @pytest.fixture(autouse=True)
 def one_app():
-    """A test that leaves an app of its own as the current one fails itself: shared tasks of later tests would use it."""
+    """A test that leaves an app of its own as the current one fails: shared tasks of later tests would use it."""
     yield
     left = current_app._get_current_object()
     app.set_current()
