@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from redelivery.policy import TaskPolicy, load
-from redelivery.testing import children, processes, promises, report
+from redelivery.testing import children, drawing, processes, promises, report
 from redelivery.testing.crashmap import CrashMap, Kill
-from redelivery.testing.drawing import Drawn, all_cores, cores, merge, own_core, stay_on
+from redelivery.testing.drawing import Drawn, cores, merge
 from redelivery.testing.evidence import Experiment
 from redelivery.testing.messages import Message
 from redelivery.testing.points import Point
@@ -203,18 +204,30 @@ def test_no_map_but_the_reason(kinds, name, words):
     assert "Traceback" not in found["error"]
 
 
-def test_each_part_has_a_core_and_twins_have_all():
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no way to choose a core")
+def test_each_part_stays_on_a_core_and_twins_have_all(monkeypatch):
     """Parts of one map are on different cores; what starts two deliveries at once may use as many as the parent."""
-    before = cores()
-    assert {own_core(part) for part in range(len(before))} == set(before)
-    stay_on([own_core(0)])
-    try:
-        assert len(cores()) == 1 or not hasattr(os, "sched_setaffinity")
-        with all_cores():
-            assert cores() == cores(os.getppid())
-        assert len(cores()) == 1 or not hasattr(os, "sched_setaffinity")
-    finally:
-        stay_on(before)
+
+    class Cores:
+        def __init__(self, case, world):
+            pass
+
+        def draw(self, *arguments):
+            return cores()
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(drawing, "Killer", Cores)
+    monkeypatch.setattr(drawing, "deliver_twice", lambda killer, crash_map: cores())
+    monkeypatch.setattr(drawing, "sandbox", nullcontext)
+    monkeypatch.setattr(drawing, "merge", list)
+    mine = cores()
+    for one, other in drawing.draw([SimpleNamespace(task="x")] * 2, duplicates=True, jobs=2):
+        assert len(one.crash_map) == len(other.crash_map) == 1
+        assert one.crash_map != other.crash_map or len(mine) == 1
+        assert one.duplicates == mine
+    assert cores() == mine
 
 
 def command(*arguments: str, **options) -> subprocess.CompletedProcess:
