@@ -116,7 +116,7 @@ def mailbox(mail_server, settings):
     settings.EMAIL_PORT = mail_server.port
     settings.EMAIL_HOST_USER = settings.EMAIL_HOST_PASSWORD = ""
     settings.EMAIL_USE_TLS = settings.EMAIL_USE_SSL = False
-    settings.EMAIL_TIMEOUT = 5
+    settings.EMAIL_TIMEOUT = 30
     yield mail_server
     mail_server.behave()
 

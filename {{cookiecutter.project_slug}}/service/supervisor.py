@@ -24,10 +24,14 @@ class Child:
         self.status: int | None = None
         self._partial = b""
 
+        supervisor = os.getpid()
+
         def obey_the_kernel() -> None:
-            # Even a supervisor that is killed leaves nothing behind (on Linux).
+            # Even a supervisor that is killed leaves nothing behind (on Linux), also when that was a moment ago.
             if LIBC is not None:
                 LIBC.prctl(PR_SET_PDEATHSIG, when_orphaned)
+                if os.getppid() != supervisor:
+                    os._exit(1)
 
         self.process = subprocess.Popen(
             command,

@@ -218,6 +218,18 @@ def test_ctrl_c_waits_for_a_task_and_says_so(run, mail_server):
     mail_server.behave()
 
 
+def test_supervisor_that_was_killed_before_its_child_began(monkeypatch):
+    """The child sees another parent than the one that it was made for, and ends."""
+    supervisor = Supervisor(lambda name, line: None)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    child = supervisor.start("worker", ["sleep", "60"])
+    try:
+        wait_until(child.has_ended, 30, "its end")
+        assert child.status == 1
+    finally:
+        supervisor.kill_all()
+
+
 def test_second_ctrl_c_kills_although_it_comes_before_the_stop_begins():
     """Between the first one and the stop the supervisor asks the worker what it runs, for a second."""
     said = []

@@ -36,6 +36,7 @@ class Child:
         self.closed = False
         self._partial = b""
         self._pipe, writing = os.pipe()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid:
             os.close(writing)
@@ -43,7 +44,7 @@ class Child:
             return
         try:
             os.close(self._pipe)
-            die_with_parent()
+            die_with_parent(parent)
             os.dup2(2, 1)
             gc.disable()
 

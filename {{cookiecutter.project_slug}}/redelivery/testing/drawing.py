@@ -101,7 +101,7 @@ def receive(pipes: list[Connection], progress: Progress) -> list[list[Drawn]]:
 
 def draw_part(cases: list[Case], part: int, parts: int, duplicates: bool, pipe: Connection) -> None:
     """Draw every `parts`-th point of each map, in a process of its own, and send what came of it."""
-    die_with_parent()
+    die_with_parent(multiprocessing.parent_process().pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
     try:
         stay_on([own_core(part)])

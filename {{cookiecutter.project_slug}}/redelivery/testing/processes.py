@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -29,10 +30,15 @@ def free_port() -> int:
             return port
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing)."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing).
+
+    `parent` is the process id that the parent has read before the fork: it may have died since, and nothing would come.
+    """
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
@@ -87,7 +93,8 @@ def start(command: list[str], **options) -> subprocess.Popen:
     On Linux the kernel kills it when the starting thread dies, so that even a SIGKILLed test run leaves nothing behind.
     Options are those of `subprocess.Popen`.
     """
-    return subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_parent, **options)
+    orphaned = partial(die_with_parent, os.getpid())
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=orphaned, **options)
 
 
 def stop(process: subprocess.Popen, seconds: float = 10) -> int:

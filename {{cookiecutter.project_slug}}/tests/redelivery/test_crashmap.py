@@ -282,25 +282,45 @@ def started_by(pid: int) -> set[int]:
     return below - {pid}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def sandboxes_below(pid: int) -> list[Path]:
+    """Return the folders of sandboxes, as the SMTP sinks below a process have them on their command lines."""
+    found = []
+    for below in started_by(pid):
+        with suppress(OSError):
+            arguments = Path(f"/proc/{below}/cmdline").read_text().split("\0")
+            found += [Path(one).parent for one in arguments if one.endswith("/mails.jsonl")]
+    return found
+
+
+ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+
+
+@ONLY_LINUX
+def test_parent_that_has_died_before_it_could_be_noticed():
+    """Asked to die with a parent that is gone, a process does so at once."""
+    program = "from redelivery.testing.processes import die_with_parent; die_with_parent({}); print('lives')"
+    for parent, output, status in (("os.getppid()", "lives\n", 0), ("os.getpid()", "", -signal.SIGKILL)):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import os; {program.format(parent)}"],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.stdout, done.returncode) == (output, status), done.stderr
+
+
+@ONLY_LINUX
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind(tmp_path, signal_number):
     """No process, no folder, whatever ends the command."""
     environment = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}
-    before = set(Path("/dev/shm").glob("redelivery-*"))
     process = processes.start(
         [*COMMAND, "two_threads", "leaves_a_daemon"],
         env=environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    folders = processes.wait_until(
-        lambda: [
-            f for f in set(Path("/dev/shm").glob("redelivery-*")) - before if (f / "mails.jsonl").exists()
-        ],
-        20,
-        "a sandbox",
-    )
+    folders = processes.wait_until(lambda: sandboxes_below(process.pid), 20, "a sandbox")
     time.sleep(1)
     below = started_by(process.pid)
     assert len(below) > 4
