@@ -1,17 +1,16 @@
 """Run several processes side by side in a terminal, print what they say, and leave none of them behind."""
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+from redelivery.testing.processes import die_with_parent
+
 LOOK_EVERY_S = 0.1
 REMIND_EVERY_S = 5
 
@@ -24,22 +23,14 @@ class Child:
         self.status: int | None = None
         self._partial = b""
 
-        supervisor = os.getpid()
-
-        def obey_the_kernel() -> None:
-            # Even a supervisor that is killed leaves nothing behind (on Linux), also when that was a moment ago.
-            if LIBC is not None:
-                LIBC.prctl(PR_SET_PDEATHSIG, when_orphaned)
-                if os.getppid() != supervisor:
-                    os._exit(1)
-
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=obey_the_kernel,
+            # Even a supervisor that is killed leaves nothing behind (on Linux).
+            preexec_fn=partial(die_with_parent, os.getpid(), when_orphaned),
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         self.finished = False

@@ -225,7 +225,7 @@ def test_supervisor_that_was_killed_before_its_child_began(monkeypatch):
     child = supervisor.start("worker", ["sleep", "60"])
     try:
         wait_until(child.has_ended, 30, "its end")
-        assert child.status == 1
+        assert child.status == -signal.SIGKILL
     finally:
         supervisor.kill_all()
 

@@ -30,15 +30,16 @@ def free_port() -> int:
             return port
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing).
+def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies (Linux; elsewhere nothing).
 
-    `parent` is the process id that the parent has read before the fork: it may have died since, and nothing would come.
+    `parent` is the process id that the parent has read before the fork. If it has died since, no signal would come, and
+    this process, which has done nothing yet, is killed at once.
     """
     if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _libc.prctl(_PR_SET_PDEATHSIG, by)
         if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
+            signal.raise_signal(signal.SIGKILL)
 
 
 def adopt_orphans() -> None:

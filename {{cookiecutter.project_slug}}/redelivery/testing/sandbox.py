@@ -27,7 +27,7 @@ from django.test.utils import override_settings
 from redelivery import force, versions
 from redelivery.testing.janitor import janitor
 from redelivery.testing.processes import free_port
-from redelivery.testing.servers import RedisServer, SmtpSink, memory_folder, redis_server
+from redelivery.testing.servers import RedisServer, SmtpSink, redis_server
 
 ENVIRONMENT = "REDELIVERY_SANDBOX"
 NUMBERS_A_CALL = 1000
@@ -252,8 +252,9 @@ def sandbox():
     Raises SandboxError where it cannot be made.
     """
     with ExitStack() as stack:
-        # A kill at every opcode is a commit at every opcode.
-        directory = Path(tempfile.mkdtemp(prefix="redelivery-", dir=memory_folder()))
+        # Memory if there is some: a kill at every opcode is a commit at every opcode.
+        shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        directory = Path(tempfile.mkdtemp(prefix="redelivery-", dir=shm))
         names = database_names(directory)
         stack.enter_context(janitor(lambda: clean(directory, names)))
         try:

@@ -87,11 +87,6 @@ def redis_server(directory: Path | None = None):
         server.stop()
 
 
-def memory_folder() -> str | None:
-    """Return a folder in memory, for what is stored so often that it should not wait for a disk; None without one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
 class SmtpSink:
     """An SMTP server in a process of its own that stores every mail it accepts as a line of a file.
 
@@ -158,7 +153,7 @@ class SmtpSink:
 @contextmanager
 def smtp_sink():
     """Run an SMTP sink of one's own on a free port; gives a `SmtpSink`."""
-    with tempfile.TemporaryDirectory(dir=memory_folder()) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         sink = SmtpSink(processes.free_port(), Path(directory))
         sink.start()
         try:

@@ -16,7 +16,7 @@ import pytest
 from redelivery.policy import TaskPolicy, load
 from redelivery.testing import children, drawing, processes, promises, report
 from redelivery.testing.crashmap import CrashMap, Kill
-from redelivery.testing.drawing import Drawn, cores, merge
+from redelivery.testing.drawing import Drawn, cores, merge, own_core
 from redelivery.testing.evidence import Experiment
 from redelivery.testing.messages import Message
 from redelivery.testing.points import Point
@@ -207,22 +207,13 @@ def test_no_map_but_the_reason(kinds, name, words):
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no way to choose a core")
 def test_each_part_stays_on_a_core_and_twins_have_all(monkeypatch):
     """Parts of one map are on different cores; what starts two deliveries at once may use as many as the parent."""
-
-    class Cores:
-        def __init__(self, case, world):
-            pass
-
-        def draw(self, *arguments):
-            return cores()
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(drawing, "Killer", Cores)
+    stand_in = SimpleNamespace(draw=lambda *arguments: cores(), close=lambda: None)
+    monkeypatch.setattr(drawing, "Killer", lambda case, world: stand_in)
     monkeypatch.setattr(drawing, "deliver_twice", lambda killer, crash_map: cores())
     monkeypatch.setattr(drawing, "sandbox", nullcontext)
     monkeypatch.setattr(drawing, "merge", list)
     mine = cores()
+    assert {own_core(part) for part in range(len(mine))} == set(mine)
     for one, other in drawing.draw([SimpleNamespace(task="x")] * 2, duplicates=True, jobs=2):
         assert len(one.crash_map) == len(other.crash_map) == 1
         assert one.crash_map != other.crash_map or len(mine) == 1
