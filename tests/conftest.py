@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -31,6 +32,10 @@ QUESTIONS = (
 )
 CI_KINDS = ("github", "gitlab", "none")
 BAKE = "seconds of a bake"
+
+# A shell has what it starts in the background ignore Ctrl-C, and the processes that the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WATCHER = '''
 """Write down what this Python, and each Python that it starts, runs and connects to."""

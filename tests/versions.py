@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -197,8 +196,6 @@ def update(service: Repository, *arguments, template=None, **variables) -> subpr
         text=True,
         timeout=120,
         check=False,
-        # Also where the tests run in the background, which ignores Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -4,6 +4,7 @@ There is no eager mode here: it would hide serialisation, commits, acknowledgeme
 """
 
 import os
+import signal
 import uuid
 from contextlib import contextmanager
 
@@ -20,6 +21,10 @@ from redelivery.testing.sandbox import BROKER_VARIABLES, celery_app
 from redelivery.testing.servers import redis_server, smtp_sink
 
 app = celery_app()
+
+# A shell has what it starts in the background ignore Ctrl-C, and the processes that the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

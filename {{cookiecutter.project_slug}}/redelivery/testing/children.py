@@ -89,11 +89,13 @@ class Child:
 class Runner:
     """A child that answers one question after another, as a worker's pool process runs one message after another.
 
-    Forking for each delivery would double the time of a crash map.
+    Forking for each delivery would double the time of a crash map. `before_fork` is called before the child is forked:
+    at the first question, and at the next one after it has ended.
     """
 
-    def __init__(self, answer: Callable[[dict], dict]):
+    def __init__(self, answer: Callable[[dict], dict], before_fork: Callable[[], None] = lambda: None):
         self._answer = answer
+        self._before_fork = before_fork
         self._child: Child | None = None
 
     def ask(self, question: dict, seconds: float) -> dict | None:
@@ -123,6 +125,7 @@ class Runner:
             self._child = None
 
     def _start(self) -> None:
+        self._before_fork()
         reading, self._questions = os.pipe()
         self._child = Child(lambda report: self._serve(reading, report))
         os.close(reading)

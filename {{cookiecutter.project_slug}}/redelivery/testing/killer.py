@@ -59,11 +59,13 @@ class Killer:
         self.tracer = Tracer(self.root)
         self.tracer.learn()
         self.run_task = {case.task: self.traced(case.task)}
-        self.runner = Runner(self.answer)
+        self.runner = Runner(self.answer, world.close)
+        self.forker = Runner(self.answer_kill, world.close)
 
     def close(self) -> None:
-        """End the child that delivers."""
+        """End the child that delivers, and the one that forks those to be killed."""
         self.runner.stop()
+        self.forker.stop()
 
     def draw(self, part: int, parts: int, progress: Callable[[int], None]) -> CrashMap:
         """Return every `parts`-th kill of the map, from number `part` on; `progress(kills of all parts)` after each."""
@@ -176,14 +178,39 @@ class Killer:
     def kill_once(self, point: Point, position: int) -> Kill:
         """Kill a run before a point, if it comes there."""
         message, *waiting = self.before(point)
-        child = self.stop_at(message, point, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        end = self.end_of(child, stopped=True)
+        end = self.killed_at(message, point)
         if end.get("at") != list(astuple(replace(point, run=0))):
             raise self.path_differs(point, f"it ended as {end['state']}", end.get("at"))
         killed = self.count()
         acknowledged = self.entry.ack == "early" or point.returned
         self.deliver([*([] if acknowledged else [message.again()]), *waiting, *self.published()])
         return Kill(position, point, killed, self.count(), end["in_transaction"])
+
+    def killed_at(self, message: Message, point: Point) -> dict:
+        """Deliver a message in a child that is killed before a point; return what it reported there, or how it ended.
+
+        It is forked by a child that does nothing else. What has been forked shares its memory page by page, and whoever
+        writes on a page first pays for it: the case and the database would do so here, after each fork.
+        """
+        question = {"message": asdict(message), "point": asdict(point)}
+        answer = self.forker.ask(question, 2 * (self.longest_run_s + self.grace_s))
+        if answer is None:
+            raise self.too_long([])
+        if "refused" in answer:
+            raise CrashMapError(answer["refused"])
+        return answer.get("end") or self.checked(answer)
+
+    def answer_kill(self, question: dict) -> dict:
+        """Kill a child as a question says; called in the child that forks."""
+        child = self.stop_at(
+            Message(**question["message"]),
+            Point(**question["point"]),
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+        )
+        try:
+            return {"end": self.end_of(child, stopped=True)}
+        except CrashMapError as error:
+            return {"refused": str(error)}
 
     def before(self, point: Point) -> list[Message]:
         """Make a new call, deliver what comes before a point's run, and return what waits then, its message first."""
@@ -232,7 +259,6 @@ class Killer:
         self.world.empty()
         self.arguments = self.of_case("prepare", self.world)
         self.world.waiting_messages()  # what the preparation itself published is not this test's
-        self.world.close()
         try:
             return Message.to(self.entry.name, self.arguments)
         except TypeError as error:
@@ -282,7 +308,6 @@ class Killer:
 
     def ask(self, message: Message) -> dict:
         """Run a task once, whole, in the child that is there for that; return how it ended."""
-        self.world.close()
         end = self.runner.ask(asdict(message), self.longest_run_s + self.grace_s)
         if end is None:
             raise self.too_long([])

@@ -77,13 +77,17 @@ class Sink:
 
 def as_record(envelope) -> dict:
     """Return what a test wants to know of a mail."""
-    message = email.message_from_bytes(envelope.content, policy=email.policy.default)
-    body = message.get_body(("plain",))
+    # The newer policy takes every header apart, which was a third of this program's time; only the subject needs it.
+    message = email.message_from_bytes(envelope.content, policy=email.policy.compat32)
+    plain = [part for part in message.walk() if part.get_content_type() == "text/plain"]
+    texts = [
+        part.get_payload(decode=True).decode(part.get_content_charset("utf-8"), "replace") for part in plain
+    ]
     return {
         "to": ", ".join(envelope.rcpt_tos),
-        "subject": message["Subject"],
+        "subject": email.policy.default.header_fetch_parse("Subject", message["Subject"] or ""),
         "message_id": message["Message-ID"],
-        "text": body.get_content() if body else "",
+        "text": (texts or [""])[0],
     }
 
 

@@ -181,6 +181,8 @@ def test_a_process_that_ends_by_itself_is_a_lost_worker(drawn):
     ("name", "words"),
     [
         ("sleeping", r"did not end within 2 s; it was last at .*tasks\.py:\d+ in sleeping"),
+        ("sleeping_later", r"did not end within 2 s"),
+        ("killing_its_parent", r"at opcode \d+ .* in killing_its_parent, this time it ended as DIED"),
         ("looping", r"more than 20000 opcodes; it was last at .*tasks\.py:\d+ in looping"),
         ("spinning_threads", r"more than 20000 opcodes; it was last at .*tasks\.py:\d+ in spinning_threads"),
         ("always_retrying", r"still comes back after 50 deliveries; the last one ended as RETRY"),

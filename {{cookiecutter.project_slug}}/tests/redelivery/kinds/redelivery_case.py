@@ -1,5 +1,6 @@
 """How to call each of the kinds' tasks, and how to count its effect."""
 
+import signal
 import subprocess
 import sys
 import uuid
@@ -141,6 +142,21 @@ class OverHttp(Case):
     def effects(self, world, args):
         """Orders in the ledger."""
         return self.file.read_text().split().count(args[1])
+
+
+class LaterCase(RowCase):
+    """A task that does in the runs that are killed what it did not do in the first two, on the same path."""
+
+    runs = 0
+
+    def prepare(self, world):
+        """What to do, by the number of runs."""
+        self.runs += 1
+        return (*super().prepare(world), self.later if self.runs > 2 else 0)
+
+
+for name, later in {"sleeping_later": 3600, "killing_its_parent": int(signal.SIGKILL)}.items():
+    type(name, (LaterCase,), {"task": f"{TASKS}.{name}", "later": later})
 
 
 class BadPrepare(RowCase):

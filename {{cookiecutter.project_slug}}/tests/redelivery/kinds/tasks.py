@@ -345,3 +345,19 @@ def bad_effects(call):
 @shared_task
 def bad_number(call):
     """Its case counts what is no number."""
+
+
+@shared_task
+def sleeping_later(call, seconds):
+    """Ends in the first runs, and no more in those that are killed."""
+    act(call)
+    time.sleep(seconds)
+    act(call)
+
+
+@shared_task
+def killing_its_parent(call, number):
+    """Leaves the first runs alone, and ends what starts those that are killed."""
+    act(call)
+    os.kill(os.getppid(), number)
+    act(call)
