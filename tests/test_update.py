@@ -879,7 +879,9 @@ class TestKilled:
     @pytest.mark.parametrize(("name", "moment"), KILLS)
     def test_killed_before_a_call_of_git(self, template, service, place, name, moment):
         """The call itself still runs, as when only the parent is killed; Ctrl-C never leaves half a tree."""
-        once = f'[ -e "$0.done" ] || {{ : > "$0.done"; kill -{name} $PPID; sleep 0.3; }}'
+        # Not while the parent is still starting this: it would not know yet that there is something to end.
+        sleeps = 'until read -r _ _ state _ < /proc/$PPID/stat; [ "$state" = S ]; do sleep 0.01; done'
+        once = f'[ -e "$0.done" ] || {{ : > "$0.done"; {sleeps}; kill -{name} $PPID; sleep 0.3; }}'
         folder = fake_git(place, f'case " $* " in *" {moment} "*) {once};; esac')
         before, head = service.files, service.git("rev-parse", "HEAD")
         done = update(service, template=template, PATH=folder)
@@ -933,10 +935,10 @@ remove(pathlib.Path(sys.argv[1]))
 
     def test_two_at_once(self, template, service, place):
         """The second one is refused at once, and the first one ends well."""
-        waiting = place / "waiting"
-        folder = fake_git(
-            place, f'case " $* " in *" clone "*) : > {shlex.quote(str(waiting))}; sleep 2;; esac'
-        )
+        waiting, go_on = place / "waiting", place / "go on"
+        begun, ended = shlex.quote(str(waiting)), shlex.quote(str(go_on))
+        waits = f": > {begun}; until [ -e {ended} ]; do sleep 0.05; done"
+        folder = fake_git(place, f'case " $* " in *" clone "*) {waits};; esac')
         first = subprocess.Popen(
             [sys.executable, "-m", "dev.update", "--template", template.folder],
             cwd=service.folder,
@@ -948,6 +950,7 @@ remove(pathlib.Path(sys.argv[1]))
         while not waiting.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         second = update(service, template=template)
+        go_on.touch()
         assert second.returncode == 2 and second.stdout.startswith(
             "Another update of this service is running"
         )
@@ -978,13 +981,18 @@ def fake_git(place, script: str) -> str:
 
 
 def wait_for_orphans(service) -> None:
-    """Wait until what a killed update has started is at its end: its home folder is this test's alone."""
+    """Wait until what a killed update has started is at its end: its home folder is this test's alone.
+
+    Three looks in a row must find nothing: a process that begins to run another program has no variables for a moment.
+    """
     mark = f"HOME={service.home}\0".encode()
     deadline = time.monotonic() + 60
-    while any(mark in variables for variables in variables_of_processes()):
+    looks = 0
+    while looks < 3:
+        looks = 0 if any(mark in variables for variables in variables_of_processes()) else looks + 1
         if time.monotonic() > deadline:
             pytest.fail("an orphan does not end")
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def variables_of_processes() -> Iterator[bytes]:

@@ -77,7 +77,9 @@ class Run:
     def kill(self, name: str) -> None:
         """SIGKILL the main process of the worker or of Redis (which shows its address as its command)."""
         word = {"worker": " worker ", "redis": f":{self.redis_port}"}[name]
-        os.kill(min(pid for pid, command in self.processes().items() if word in command), signal.SIGKILL)
+        found = [pid for pid, command in self.processes().items() if word in command]
+        [main] = [pid for pid in found if parent_of(pid) == self.process.pid]
+        os.kill(main, signal.SIGKILL)
 
     def open(self, path: str, opener=urllib.request, **data: str):
         body = urllib.parse.urlencode(data).encode() if data else None
@@ -103,6 +105,11 @@ class Run:
         self.process.wait()
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
+
+
+def parent_of(pid: int) -> int:
+    """Return the process id of a process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.fixture
@@ -205,7 +212,7 @@ def test_refuses_a_second_one_beside_the_first(run):
 @needs_examples
 def test_ctrl_c_waits_for_a_task_and_says_so(run, mail_server):
     mail_server.forget()
-    mail_server.behave(data="sleep 4")
+    mail_server.behave(data="sleep 8")
     one = run(EMAIL_URL=f"smtp://127.0.0.1:{mail_server.port}")
     one.wait_ready()
     sign_up(one)
@@ -231,7 +238,7 @@ def test_supervisor_that_was_killed_before_its_child_began(monkeypatch):
 
 
 def test_second_ctrl_c_kills_although_it_comes_before_the_stop_begins():
-    """Between the first one and the stop the supervisor asks the worker what it runs, for a second."""
+    """Between the first one and the stop the supervisor asks the worker what it runs."""
     said = []
     supervisor = Supervisor(lambda name, line: said.append(line))
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); time.sleep(60)"

@@ -279,14 +279,17 @@ class Lab:
         return found
 
     def recorded(self) -> Counter:
-        """Return how many interrupted deliveries of each message are on record, in the database or on the way there."""
-        found: Counter = Counter()
+        """Return how many interrupted deliveries of each message are on record, on the way to the database or in it.
+
+        In this order, so that one which is moved meanwhile is not missed.
+        """
+        on_the_way = self.client().lrange("redelivery.kills", 0, -1)
+        found = Counter(json.loads(item)["task_id"] for item in on_the_way)
         with (
             suppress(sqlite3.OperationalError),
             closing(sqlite3.connect(self.directory / "lab.sqlite3")) as rows,
         ):
             found.update(dict(rows.execute("SELECT task_id, count(*) FROM redelivery_kill GROUP BY task_id")))
-        found.update(json.loads(item)["task_id"] for item in self.client().lrange("redelivery.kills", 0, -1))
         return found
 
 

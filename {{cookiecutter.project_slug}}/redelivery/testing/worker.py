@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import django
-from celery.signals import task_postrun, task_prerun, worker_init
+from celery.signals import task_postrun, task_prerun, worker_init, worker_process_init
 
 from redelivery import versions
 from redelivery.source import project_root
@@ -26,7 +26,11 @@ class Holder:
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.tracer: Tracer | None = None
+        self.tracer = Tracer(project_root())
+
+    def on_process_init(self, **signal):
+        """Look at the code before a task's time limit runs: it takes a while, longest on a busy machine."""
+        self.tracer.learn()
 
     def on_prerun(self, task_id, task, **signal):
         """Record the start; take the order to hold this message, if there is one, so that a second run is not held."""
@@ -41,8 +45,6 @@ class Holder:
             order.write_text(json.dumps([runs_before - 1, index]))
             return
         order.unlink()
-
-        self.tracer = Tracer(project_root())
         self.tracer.learn()
         self.tracer.start(lambda point: self.hold(task_id), only=index)
 
@@ -56,9 +58,7 @@ class Holder:
 
     def on_postrun(self, **signal):
         """Stop looking."""
-        if self.tracer:
-            self.tracer.stop()
-            self.tracer = None
+        self.tracer.stop()
 
 
 def shorten(app, time_limit: float, visibility: float) -> None:
@@ -86,6 +86,7 @@ def main() -> None:
     # After the checks of redelivery.worker, which would refuse limits that are not the policy's.
     worker_init.connect(lambda **signal: shorten(app, float(time_limit), float(visibility)), weak=False)
     holder = Holder(Path(directory))
+    worker_process_init.connect(holder.on_process_init, weak=False)
     task_prerun.connect(holder.on_prerun, weak=False)
     task_postrun.connect(holder.on_postrun, weak=False)
     app.worker_main(["worker", "--loglevel", "INFO", "--without-gossip", "--without-mingle", *arguments])

@@ -106,8 +106,9 @@ def test_key_prefix(lab):
 
 def test_cluster_is_refused(tmp_path):
     options = ("--appendonly", "no", "--cluster-enabled", "yes")
-    # The nodes of a cluster talk to each other on a port that is higher by 10,000.
-    port = next(port for port in iter(processes.free_port, None) if port < 55_000)
+    # The nodes of a cluster talk to each other on a port that is higher by 10,000. It, too, is to be below those that a
+    # kernel gives to outgoing connections.
+    port = next(port for port in iter(processes.free_port, None) if port < 22_768)
     server = RedisServer(port, tmp_path, options)
     server.start()
     try:

@@ -22,8 +22,8 @@ concurrency = 2
 queue             = "main"
 ack               = "late"
 guard             = "none"
-time_limit_s      = 2
-soft_time_limit_s = 1
+time_limit_s      = 5
+soft_time_limit_s = 2
 crash_retries     = {crash_retries}
 reason            = "Does what the test wants, as often as it likes."
 

@@ -180,7 +180,7 @@ def running(tmp_path_factory, redis):
 
 
 def live(project, *arguments):
-    result = project.run("manage.py", "ack_policy", "--live", *arguments)
+    result = project.run("manage.py", "ack_policy", "--live", "--timeout", "5", *arguments)
     assert "Traceback" not in result.stdout
     return result
 
@@ -201,18 +201,18 @@ def test_worker_takes_only_what_it_can_run(running, redis):
 
     with Celery(broker=redis.url(0), set_as_current=False) as sender:
         for _ in range(6):
-            sender.send_task("shop.tasks.count", args=[2], queue="main")
+            sender.send_task("shop.tasks.count", args=[4], queue="main")
     processes.wait_until(lambda: count("started") >= 2, 10, "two tasks to start")
     time.sleep(0.5)  # time enough to take more
     assert queue.llen("main") == 4
-    processes.wait_until(lambda: count("finished") == 6, 20, "all tasks to finish")
+    processes.wait_until(lambda: count("finished") == 6, 60, "all tasks to finish")
 
 
 def test_live_names_a_worker_that_does_not_answer(running):
     result = live(running, "--json", "--destination", "one@here", "two@here")
     assert result.returncode == 1
     assert json.loads(result.stdout)["differences"] == [
-        {"worker": "two@here", "task": "-", "expected": "an answer", "found": "none within 2 s"}
+        {"worker": "two@here", "task": "-", "expected": "an answer", "found": "none within 5 s"}
     ]
 
 

@@ -68,7 +68,7 @@ def policy(directory: Path) -> Path:
 class Field:
     """The servers, the workers, and this process as web and beat."""
 
-    def __init__(self, stack: ExitStack, name: str, dead_after_s: float):
+    def __init__(self, stack: ExitStack, name: str, dead_after_s: float, timeout_s: float = TIMEOUT_S):
         from payments.testing import Simulator
 
         self.stack = stack
@@ -91,7 +91,7 @@ class Field:
             CACHE_URL=self.broker.url(1),
             PAYMENT_PROVIDER="simulated",
             PAYMENT_SIMULATOR_URL=self.provider.url,
-            PAYMENT_TIMEOUT_S=str(TIMEOUT_S),
+            PAYMENT_TIMEOUT_S=str(timeout_s),
             SECRET_KEY=secrets.token_urlsafe(50),
         )
         self.workers: list[subprocess.Popen] = []

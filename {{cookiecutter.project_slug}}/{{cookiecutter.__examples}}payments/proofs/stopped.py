@@ -14,7 +14,8 @@ def main(arguments: list[str]) -> int:
     """Run it; exit status 1 if the late answer is not kept or changes the state."""
     options = parser("stopped", __doc__).parse_args(arguments)
     with ExitStack() as stack:
-        field = Field(stack, "stopped", options.dead_after)
+        # More time for the answer than from the charge to the stop, on a busy machine, too.
+        field = Field(stack, "stopped", options.dead_after, timeout_s=2)
         stopped = field.start_worker()
         field.provider.behave("accept", hold=True)
         field.order(1)

@@ -22,7 +22,7 @@ def provider(shared_provider, monkeypatch):
     """The simulated provider with empty books, well-behaved, and impatient senders."""
     monkeypatch.setenv("PAYMENT_PROVIDER", "simulated")
     monkeypatch.setenv("PAYMENT_SIMULATOR_URL", shared_provider.url)
-    monkeypatch.setenv("PAYMENT_TIMEOUT_S", "0.4")
+    monkeypatch.setenv("PAYMENT_TIMEOUT_S", "1")
     shared_provider.forget()
     shared_provider.behave()
     yield shared_provider

@@ -82,7 +82,7 @@ class TestBesideMakeRun:
     @pytest.fixture(autouse=True)
     def simulated(self, monkeypatch):
         monkeypatch.setenv("PAYMENT_PROVIDER", "simulated")
-        monkeypatch.setenv("PAYMENT_TIMEOUT_S", "0.5")
+        monkeypatch.setenv("PAYMENT_TIMEOUT_S", "5")
 
     def test_started(self, tmp_path, monkeypatch):
         port = free_port()

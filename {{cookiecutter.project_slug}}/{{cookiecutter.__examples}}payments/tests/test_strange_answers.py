@@ -126,6 +126,7 @@ def test_slow_drip_ends_with_the_soft_time_limit(payment, monkeypatch):
     answer = json.dumps({"status": "charged", "reference": "x" * 500}).encode()
     pieces = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer), *(bytes([b]) for b in answer)]
     monkeypatch.setenv("PAYMENT_PROVIDER", "simulated")
+    monkeypatch.setenv("PAYMENT_TIMEOUT_S", "10")
     before = signal.signal(signal.SIGALRM, strike)
     try:
         with server(pieces, pause_s=0.1) as port:

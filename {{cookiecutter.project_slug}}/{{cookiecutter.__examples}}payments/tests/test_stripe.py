@@ -25,7 +25,7 @@ def stub():
 
 @pytest.fixture
 def adapter(stub):
-    return Stripe("sk_test_1", timeout_s=0.5, base=stub.url)
+    return Stripe("sk_test_1", timeout_s=1, base=stub.url)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_what_is_sent(stub, adapter, request_):
 
 
 def test_nobody_listens(request_):
-    adapter = Stripe("sk_test_1", timeout_s=0.5, base=f"http://127.0.0.1:{free_port()}")
+    adapter = Stripe("sk_test_1", timeout_s=1, base=f"http://127.0.0.1:{free_port()}")
     assert type(adapter.send(request_)) is NotSent
 
 
@@ -165,7 +165,7 @@ class TestWholePath:
         monkeypatch.setenv("PAYMENT_PROVIDER", "stripe")
         monkeypatch.setenv("STRIPE_API_KEY", "sk_test_1")
         monkeypatch.setenv("STRIPE_API_BASE", stub.url)
-        monkeypatch.setenv("PAYMENT_TIMEOUT_S", "0.5")
+        monkeypatch.setenv("PAYMENT_TIMEOUT_S", "1")
 
     @pytest.mark.parametrize("answer", ANSWERS)
     def test_one_intent_whatever_happens(self, stub, payment, deliver, answer):

@@ -171,9 +171,9 @@ def listens(host: str, port: int) -> bool:
 
 
 def running_tasks() -> str:
-    """Ask a worker, for a second at most, what it runs; empty when it runs nothing or does not answer."""
+    """Ask a worker, for 3 seconds at most, what it runs; empty when it runs nothing or does not answer."""
     try:
-        answers = app.control.inspect(timeout=1, limit=1).active() or {}
+        answers = app.control.inspect(timeout=3, limit=1).active() or {}
     except Exception:  # the broker may be what has just ended
         return ""
     tasks = [f"{task['name']}[{task['id']}]" for active in answers.values() for task in active]
