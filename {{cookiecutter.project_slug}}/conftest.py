@@ -22,9 +22,10 @@ from redelivery.testing.servers import redis_server, smtp_sink
 
 app = celery_app()
 
-# A shell has what it starts in the background ignore Ctrl-C, and the processes that the tests start would inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a shell starts in the background ignores Ctrl-C, and under nohup a hangup; so would all that the tests start.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 @contextmanager

@@ -21,8 +21,12 @@ from redelivery.testing.killer import Killer
 from redelivery.testing.messages import Message
 from redelivery.testing.sandbox import sandbox
 
-# Long enough for a busy machine: a claim that takes longer than a call may is given back unsent.
-TIMEOUT_S, SLOW_S = 0.6, 0.8
+# A sender that is to give up does so soon, but not sooner than a busy machine claims: what takes longer is given back
+# unsent. All others wait for their answer.
+GIVE_UP = ("slow", "hang before", "hang after")
+GIVE_UP_S, TIMEOUT_S = 0.6, 10
+# From the end of the connection to a slow charge, and how long reconciliation waits for that.
+SLOW_S, AFTER_SLOW_S = 0.2, 0.8
 ROUNDS = 6
 SWEEP = "payments.periodic.publish_due_payments"
 
@@ -68,7 +72,7 @@ def settle(killer: Killer, behaviour: str, afterwards: str) -> str:
     unreadable, passed = AFTERWARDS[afterwards]
     provider = provider_of(os.getpid())
     if behaviour == "slow":
-        time.sleep(SLOW_S)
+        time.sleep(AFTER_SLOW_S)
     later = "reject" if behaviour == "reject" else "accept"
     provider.behave(
         later, unreadable=unreadable, **({"key_lifetime_s": 0} if afterwards == "forgotten" else {})
@@ -96,6 +100,7 @@ def ended(payment: Payment, charges: int) -> str:
 
 def draw(world, behaviour: str, afterwards: str, stride: int, progress=lambda: None) -> dict:
     """Kill at every `stride`-th opcode; return the numbers of opcodes, kills, and ends."""
+    os.environ["PAYMENT_TIMEOUT_S"] = str(GIVE_UP_S if behaviour in GIVE_UP else TIMEOUT_S)
     killer = Killer(Misbehaving(behaviour), world)
     try:
         path, _, _ = killer.whole_run()
@@ -129,7 +134,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    os.environ.update(PAYMENT_PROVIDER="simulated", PAYMENT_TIMEOUT_S=str(TIMEOUT_S))
+    os.environ["PAYMENT_PROVIDER"] = "simulated"
     results = []
     with sandbox() as world:
         for afterwards in options.afterwards or AFTERWARDS:

@@ -2,9 +2,9 @@
 
 `POST /charges` with an Idempotency-Key charges once for each key and replays its answer, `GET /charges/KEY` reads back.
 Every charge is a line of DIRECTORY/ledger.jsonl, every call one of calls.jsonl. DIRECTORY/behaviour.json, read at each
-call, says how it misbehaves: {"do": BEHAVIOUR or a list of them, "share": 0..1 of the calls, "slow_s": seconds,
-"key_lifetime_s": seconds, "unreadable": true or false, "kill": a process group that it SIGKILLs after a charge,
-"kill_at": from which call on, "hold": true to charge and answer only when that is taken back}.
+call, says how it misbehaves: {"do": BEHAVIOUR or a list of them, "share": 0..1 of the calls, "slow_s": seconds from the
+end of the connection to a slow charge, "key_lifetime_s": seconds, "unreadable": true or false, "kill": the process group
+to SIGKILL after a charge, "kill_at": from which call on, "hold": true to charge and answer only when that is taken back}.
 """
 
 import hashlib
@@ -152,6 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         if do in ("hang before", "drop before"):
             return self.silence(do)
         if do == "slow":
+            self.wait_until_gone()
             time.sleep(slow_s)
         status, answer = charge()
         while self.provider.behaviour().get("hold"):
@@ -167,10 +168,14 @@ class Handler(BaseHTTPRequestHandler):
     def silence(self, do: str) -> None:
         """Do not answer; while hanging, wait for the other side to go."""
         if do.startswith("hang"):
-            self.connection.settimeout(HANG_S)
-            with suppress(OSError):
-                self.connection.recv(1)
+            self.wait_until_gone()
         self.close_connection = True
+
+    def wait_until_gone(self) -> None:
+        """Return when the other side has closed the connection."""
+        self.connection.settimeout(HANG_S)
+        with suppress(OSError):
+            self.connection.recv(1)
 
     def do_GET(self) -> None:
         """Read a payment back by its key."""

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import select
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 
 from payments.providers import development
 from payments.testing import PROGRAM, Simulator
-from redelivery.testing.processes import free_port
+from redelivery.testing.processes import free_port, wait_until
 
 
 @pytest.fixture
@@ -31,10 +32,15 @@ def program(*arguments) -> tuple[int, str]:
 
 def charge(port: int, amount: int) -> tuple[int, dict]:
     """Ask for money with one key."""
+    response = asked(port, amount).getresponse()
+    return response.status, json.loads(response.read())
+
+
+def asked(port: int, amount: int) -> http.client.HTTPConnection:
+    """Ask for money with one key, and return the connection on which the answer would come."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     connection.request("POST", "/charges", json.dumps({"amount": amount}), {"Idempotency-Key": "k"})
-    response = connection.getresponse()
-    return response.status, json.loads(response.read())
+    return connection
 
 
 def test_knows_its_charges_again_after_a_restart(simulator):
@@ -47,6 +53,16 @@ def test_knows_its_charges_again_after_a_restart(simulator):
         assert charge(simulator.port, 101) == (400, {"error": "key was used with another body"})
         again.terminate()
     assert len(simulator.charges()) == 1
+
+
+def test_slow_one_charges_when_the_sender_has_gone(simulator):
+    """However long that waits: a slow answer is never one that just came in time."""
+    simulator.behave("slow", slow_s=0)
+    connection = asked(simulator.port, 100)
+    wait_until(simulator.calls, 30, "the call")
+    assert select.select([connection.sock], [], [], 0.5)[0] == [] and simulator.charges() == []
+    connection.close()
+    wait_until(simulator.charges, 30, "the charge")
 
 
 class TestRefusals:
