@@ -3,8 +3,9 @@
 `POST /charges` with an Idempotency-Key charges once for each key and replays its answer, `GET /charges/KEY` reads back.
 Every charge is a line of DIRECTORY/ledger.jsonl, every call one of calls.jsonl. DIRECTORY/behaviour.json, read at each
 call, says how it misbehaves: {"do": BEHAVIOUR or a list of them, "share": 0..1 of the calls, "slow_s": seconds from the
-end of the connection to a slow charge, "key_lifetime_s": seconds, "unreadable": true or false, "kill": the process group
-to SIGKILL after a charge, "kill_at": from which call on, "hold": true to charge and answer only when that is taken back}.
+end of the connection to a slow charge, "key_lifetime_s": seconds, "unreadable": true or false, "kill": a process group
+to SIGKILL after a charge, "kill_at": from which call on, "hold": true to charge and answer only when that is taken
+back}.
 """
 
 import hashlib
