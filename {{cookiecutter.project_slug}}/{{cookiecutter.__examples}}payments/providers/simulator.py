@@ -4,8 +4,8 @@
 Every charge is a line of DIRECTORY/ledger.jsonl, every call one of calls.jsonl. DIRECTORY/behaviour.json, read at each
 call, says how it misbehaves: {"do": BEHAVIOUR or a list of them, "share": 0..1 of the calls, "slow_s": seconds from the
 end of the connection to a slow charge, "key_lifetime_s": seconds, "unreadable": true or false, "kill": a process group
-to SIGKILL after a charge, "kill_at": from which call on, "hold": true to charge and answer only when that is taken
-back}.
+to SIGKILL after a charge, before the answer, "kill_at": from which call on, "hold": true to charge and answer only when
+that is taken back}.
 """
 
 import hashlib
@@ -138,12 +138,13 @@ class Handler(BaseHTTPRequestHandler):
             provider.write("calls.jsonl", {"key": key, "order": body.get("order"), "do": do})
 
         def charge() -> tuple[int, dict]:
-            return provider.charge(key, body, do == "reject", wanted)
+            charged = provider.charge(key, body, do == "reject", wanted)
+            if (group := wanted.get("kill")) and provider.calls >= wanted.get("kill_at", 0):
+                with suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+            return charged
 
         self.act(do, charge, wanted.get("slow_s", SLOW_S))
-        if (group := wanted.get("kill")) and provider.calls >= wanted.get("kill_at", 0):
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
 
     def act(self, do: str, charge: Callable[[], tuple[int, dict]], slow_s: float) -> None:
         """Do one of BEHAVIOURS."""

@@ -3,13 +3,16 @@
 import http.client
 import json
 import select
+import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
 from payments.providers import development
 from payments.testing import PROGRAM, Simulator
+from redelivery.testing import processes
 from redelivery.testing.processes import free_port, wait_until
 
 
@@ -63,6 +66,18 @@ def test_slow_one_charges_when_the_sender_has_gone(simulator):
     assert select.select([connection.sock], [], [], 0.5)[0] == [] and simulator.charges() == []
     connection.close()
     wait_until(simulator.charges, 30, "the charge")
+
+
+def test_kills_before_it_answers(simulator):
+    """A sender that got its answer could write it down before it dies."""
+    sender = processes.start(["sleep", "60"])
+    try:
+        simulator.behave("accept", kill=sender.pid, hold=True)
+        with closing(asked(simulator.port, 100)) as connection:
+            assert sender.wait(30) == -signal.SIGKILL and len(simulator.charges()) == 1
+            assert select.select([connection.sock], [], [], 0)[0] == []
+    finally:
+        processes.stop(sender)
 
 
 class TestRefusals:
