@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-from redelivery.testing.processes import free_port, wait_until
+from redelivery.testing.processes import free_port, stat_fields, wait_until
 from service import own
 from service.supervisor import Supervisor
 
@@ -78,7 +78,7 @@ class Run:
         """SIGKILL the main process of the worker or of Redis (which shows its address as its command)."""
         word = {"worker": " worker ", "redis": f":{self.redis_port}"}[name]
         found = [pid for pid, command in self.processes().items() if word in command]
-        [main] = [pid for pid in found if parent_of(pid) == self.process.pid]
+        [main] = [pid for pid in found if int(stat_fields(pid)[1]) == self.process.pid]
         os.kill(main, signal.SIGKILL)
 
     def open(self, path: str, opener=urllib.request, **data: str):
@@ -105,11 +105,6 @@ class Run:
         self.process.wait()
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
-
-
-def parent_of(pid: int) -> int:
-    """Return the process id of a process's parent."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.fixture

@@ -326,7 +326,7 @@ def group_of(leader: int) -> list[int]:
 def cpu_seconds(pid: int) -> float:
     """Return the seconds of CPU that a process has used (Linux); 0 when it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = processes.stat_fields(pid)
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -88,13 +88,10 @@ class Worker:
     def children(self) -> list[int]:
         """Return the process ids of the pool's children."""
         found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = stat.read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(fields[1]) == self.pid:
-                found.append(int(stat.parent.name))
+        for pid in (int(entry.name) for entry in Path("/proc").glob("[0-9]*")):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if int(processes.stat_fields(pid)[1]) == self.pid:
+                    found.append(pid)
         return found
 
     def text(self) -> str:

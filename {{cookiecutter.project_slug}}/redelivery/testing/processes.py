@@ -58,10 +58,18 @@ def own_children() -> set[int]:
     return found
 
 
+def stat_fields(pid: int) -> list[str]:
+    """Return what Linux says of a process after its name: state, parent's process id and so on; see proc(5).
+
+    Raises FileNotFoundError or ProcessLookupError when it is gone.
+    """
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def has_ended(pid: int) -> bool:
     """Tell whether a process is gone, or waits to be reaped."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return stat_fields(pid)[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
 

@@ -266,9 +266,9 @@ def test_folders_with_spaces_that_are_read_only(tmp_path):
 def started_by(pid: int) -> set[int]:
     """Return the processes below a process."""
     parents = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for each in (int(entry.name) for entry in Path("/proc").glob("[0-9]*")):
         with suppress(OSError):
-            parents.append((int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[1])))
+            parents.append((each, int(processes.stat_fields(each)[1])))
     below = {pid}
     while more := {child for child, parent in parents if parent in below} - below:
         below |= more
